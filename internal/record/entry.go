@@ -1,0 +1,147 @@
+package record
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// EntryFormat is the first byte of every non-empty entry payload.
+const EntryFormat = 1
+
+// WriteKind says what one write of an entry does. A process that meets a kind
+// it does not know stops: going on would make its state differ.
+type WriteKind uint8
+
+// The write kinds.
+const (
+	// PutCounter replaces the key's counter.
+	PutCounter WriteKind = iota + 1
+	// PutValue replaces the key's value.
+	PutValue
+	// DeleteCounter removes the key's counter.
+	DeleteCounter
+	// DeleteValue removes the key's value.
+	DeleteValue
+	// ClearShard removes every record of the shard. It has no key and stands
+	// alone in its entry.
+	ClearShard
+)
+
+// Header precedes the writes of an entry.
+type Header struct {
+	// Ceiling raises the shard's clock ceiling to this time (Unix
+	// milliseconds); 0 leaves it.
+	Ceiling int64
+	// Change is what the writes change in the counts. The owner knows it; a
+	// follower, whose record may be on disk only, would have to read.
+	Change Counts
+}
+
+// Write is one record write. Its slices alias the payload that it was read
+// from.
+type Write struct {
+	Kind   WriteKind
+	Key    []byte
+	Sum    int64  // PutCounter
+	Value  []byte // PutValue
+	Expiry int64  // PutCounter, PutValue; Unix milliseconds, 0 means never
+}
+
+// ErrCorrupt is wrapped by every error of this package's decoders.
+var ErrCorrupt = errors.New("corrupt record")
+
+// AppendHeader begins an entry payload.
+func AppendHeader(b []byte, h Header) []byte {
+	b = append(b, EntryFormat)
+	b = binary.AppendUvarint(b, uint64(h.Ceiling))
+	b = binary.AppendVarint(b, h.Change.Counters)
+	b = binary.AppendVarint(b, h.Change.Values)
+	return binary.AppendVarint(b, h.Change.Keys)
+}
+
+// AppendPutCounter adds a PutCounter.
+func AppendPutCounter(b, key []byte, sum, expiry int64) []byte {
+	b = appendKey(b, PutCounter, key)
+	b = binary.AppendVarint(b, sum)
+	return binary.AppendUvarint(b, uint64(expiry))
+}
+
+// AppendPutValue adds a PutValue.
+func AppendPutValue(b, key, value []byte, expiry int64) []byte {
+	b = appendKey(b, PutValue, key)
+	b = binary.AppendUvarint(b, uint64(len(value)))
+	b = append(b, value...)
+	return binary.AppendUvarint(b, uint64(expiry))
+}
+
+// AppendDelete adds a DeleteCounter or DeleteValue.
+func AppendDelete(b []byte, kind WriteKind, key []byte) []byte { return appendKey(b, kind, key) }
+
+// AppendClear adds a ClearShard.
+func AppendClear(b []byte) []byte { return append(b, byte(ClearShard)) }
+
+func appendKey(b []byte, kind WriteKind, key []byte) []byte {
+	b = append(b, byte(kind))
+	b = binary.AppendUvarint(b, uint64(len(key)))
+	return append(b, key...)
+}
+
+// EntryReader reads the payload of one entry.
+type EntryReader struct {
+	Header Header
+	rest   []byte
+}
+
+// ReadEntry reads the header; the writes follow by Next. An empty payload (the
+// first entry of a Raft term) has no writes.
+func ReadEntry(payload []byte) (EntryReader, error) {
+	var r EntryReader
+	if len(payload) == 0 {
+		return r, nil
+	}
+	if payload[0] != EntryFormat {
+		return r, fmt.Errorf("%w: entry format %d, this build knows %d", ErrCorrupt, payload[0], EntryFormat)
+	}
+	d := decoder{rest: payload[1:]}
+	r.Header.Ceiling = int64(d.uvarint())
+	r.Header.Change.Counters = d.varint()
+	r.Header.Change.Values = d.varint()
+	r.Header.Change.Keys = d.varint()
+	if d.bad || r.Header.Ceiling < 0 {
+		return r, fmt.Errorf("%w: entry header", ErrCorrupt)
+	}
+	r.rest = d.rest
+	return r, nil
+}
+
+// More says whether there is another write.
+func (r *EntryReader) More() bool { return len(r.rest) > 0 }
+
+// Next reads the next write into w.
+func (r *EntryReader) Next(w *Write) error {
+	d := decoder{rest: r.rest}
+	*w = Write{Kind: WriteKind(d.byte())}
+	if w.Kind != ClearShard {
+		w.Key = d.bytes()
+		if len(w.Key) == 0 {
+			d.bad = true
+		}
+	}
+	switch w.Kind {
+	case PutCounter:
+		w.Sum = d.varint()
+		w.Expiry = int64(d.uvarint())
+	case PutValue:
+		w.Value = d.bytes()
+		w.Expiry = int64(d.uvarint())
+	case DeleteCounter, DeleteValue, ClearShard:
+	default:
+		return fmt.Errorf("%w: write kind %d is not known to this build", ErrCorrupt, w.Kind)
+	}
+	if d.bad || w.Expiry < 0 {
+		return fmt.Errorf("%w: write of kind %d", ErrCorrupt, w.Kind)
+	}
+	r.rest = d.rest
+	return nil
+}

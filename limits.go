@@ -1,0 +1,62 @@
+package felix
+
+import "time"
+
+// Every limit of Felix stands here, with its unit in its name and its reason
+// beside it. A request beyond one of them gets a clear error, never silence.
+const (
+	// MaxNameBytes bounds tenant, namespace and cache names: a DNS label, so
+	// that a name can become part of a host name.
+	MaxNameBytes = 63
+	// MaxKeyBytes bounds a key: its length fits two bytes in every format.
+	MaxKeyBytes = 65_535
+	// MaxValueBytes bounds a value: larger ones would hold up everything that
+	// shares their shard's log.
+	MaxValueBytes = 1 << 20
+	// MaxBatchItems bounds the operations of one API request, so that one
+	// request cannot occupy a shard for longer than about ten milliseconds.
+	MaxBatchItems = 10_000
+	// MaxScanPage bounds the items of one page, for the same reason.
+	MaxScanPage = 10_000
+	// SlotCount is Redis Cluster's, so that its {tags} keep their meaning.
+	SlotCount = 16_384
+	// MaxShardsPerCache keeps at least 64 slots in a shard and the cost of an
+	// idle cache small.
+	MaxShardsPerCache = 256
+	// DefaultShards is enough to use several cores, cheap when idle.
+	DefaultShards = 4
+	// MaxReplication bounds the replicas of a shard: beyond seven, each adds
+	// cost and hardly any safety.
+	MaxReplication = 7
+	// MaxCaches bounds the caches of a cluster: brokers keep all in memory.
+	MaxCaches = 10_000
+	// MaxShards bounds the shards of all caches of one broker: each costs
+	// memory and a Raft group even when idle.
+	MaxShards = 4_096
+
+	// MaxConnections is the default bound on the connections of one door: past
+	// it a client is told so and closed. It is a setting.
+	MaxConnections = 20_000
+	// MaxPipelineBytes bounds what one connection may have read and not yet
+	// answered: beyond it the broker stops reading from that connection. A
+	// request larger than this (the largest legal one is a value with its
+	// key) is still read whole.
+	MaxPipelineBytes = 1 << 20
+	// MaxInflightShardBytes bounds what a shard has evaluated and not yet
+	// committed, since all of it is held in memory.
+	MaxInflightShardBytes = 16 << 20
+	// MaxInflightBrokerBytes bounds the operations that wait or are in flight
+	// in the whole broker. Beyond it new ones are refused as
+	// resource_exhausted. It is a setting.
+	MaxInflightBrokerBytes = 256 << 20
+
+	// RequestTimeout is how long an operation waits by default for an owner
+	// or a majority before it is refused. It is a setting.
+	RequestTimeout = 5 * time.Second
+	// LeaderTail bounds how old an entry of a leader cache may grow without
+	// being on a majority before its owner stops acknowledging.
+	LeaderTail = 100 * time.Millisecond
+	// MaxExpiryMillis bounds a time to live and an expiry time, so that sums of
+	// two of them cannot overflow.
+	MaxExpiryMillis = 1 << 61
+)

@@ -1,0 +1,155 @@
+package felix
+
+// Kind says what an operation does.
+type Kind uint8
+
+// The kinds of operation. Each works on one key, atomically.
+const (
+	// Get reads. It changes nothing.
+	Get Kind = iota + 1
+	// Add adds Delta to the counter; one that does not exist starts at 0. It
+	// answers the new sum in Reply.Int. An overflow is out_of_range.
+	Add
+	// Set replaces the record, on If.
+	Set
+	// Delete removes the record, on If.
+	Delete
+	// Expire changes when the record expires, on ExpireIf.
+	Expire
+)
+
+// View says which records of a key an operation means. A counter and a value
+// with the same key are unrelated, except in the Redis view.
+type View uint8
+
+const (
+	// ViewCounter is the counter alone.
+	ViewCounter View = iota
+	// ViewValue is the cache value alone.
+	ViewValue
+	// ViewRedis shows both as one Redis string. If both exist the counter is
+	// seen. Any write or delete replaces both. Set stores bytes that are a
+	// canonical int64 as a counter and all others as a value. Add on a value
+	// that holds canonical digits makes it a counter and keeps its expiry; on
+	// any other value it is ErrNotInteger.
+	ViewRedis
+)
+
+// RecordKind says what a record is.
+type RecordKind uint8
+
+const (
+	// NoRecord means there is none.
+	NoRecord RecordKind = iota
+	// CounterRecord is a signed 64-bit sum.
+	CounterRecord
+	// ValueRecord is a string of bytes.
+	ValueRecord
+)
+
+// If is the condition of a Set or Delete. Unmet, nothing changes and
+// Reply.Applied is false: an answer, not an error.
+type If uint8
+
+const (
+	// Always has no condition.
+	Always If = iota
+	// IfAbsent wants no such record (in the Redis view: neither kind).
+	IfAbsent
+	// IfPresent wants the record to exist.
+	IfPresent
+	// IfVersion wants the record to exist with Op.Version.
+	IfVersion
+)
+
+// TTL says what a Set, Add or Expire does with the expiry.
+type TTL uint8
+
+const (
+	// TTLDefault is: Set clears it, Add and Expire keep it; a new record
+	// never expires.
+	TTLDefault TTL = iota
+	// TTLKeep keeps what the record has.
+	TTLKeep
+	// TTLClear makes the record last.
+	TTLClear
+	// TTLIn expires the record Op.ExpiryMillis after the shard's now.
+	TTLIn
+	// TTLAt expires the record at shard time Op.ExpiryMillis.
+	TTLAt
+)
+
+// ExpireIf is the condition of an Expire: a set of these, all of which must
+// hold, with the meaning of Redis 7: a record without expiry counts as
+// infinitely far away.
+type ExpireIf uint8
+
+const (
+	// ExpireIfNone wants the record to have no expiry (NX).
+	ExpireIfNone ExpireIf = 1 << iota
+	// ExpireIfSome wants it to have one (XX).
+	ExpireIfSome
+	// ExpireIfLater wants the new expiry to be later (GT).
+	ExpireIfLater
+	// ExpireIfSooner wants it to be sooner (LT).
+	ExpireIfSooner
+)
+
+// Op is one operation on one key. The zero value of a field means "not used".
+type Op struct {
+	Kind     Kind
+	View     View
+	If       If
+	TTL      TTL
+	ExpireIf ExpireIf
+	// ReturnOld asks Set, Delete and Expire for the record as it was before.
+	// (Expire does not change the contents, so "before" is also "now".)
+	ReturnOld bool
+	// Key is 1 to MaxKeyBytes bytes.
+	Key []byte
+	// Value is what Set stores in the views ViewValue and ViewRedis: at most
+	// MaxValueBytes.
+	Value []byte
+	// Int is Add's delta and what Set stores in ViewCounter.
+	Int int64
+	// ExpiryMillis belongs to TTLIn (a duration) and TTLAt (Unix time on the
+	// shard's clock). Set and Add want it positive; Expire with a time that
+	// is not in the future deletes the record.
+	ExpiryMillis int64
+	// Version belongs to IfVersion.
+	Version uint64
+}
+
+// Mutates says whether the operation may change anything. A lost answer to one
+// that does is outcome_unknown; to one that does not, merely unavailable.
+func (o *Op) Mutates() bool { return o.Kind != Get }
+
+// Reply is the answer to one operation.
+type Reply struct {
+	// Err is nil, or why the operation was not applied (or, for
+	// outcome_unknown, may have been). If it is set, nothing else is.
+	Err *Error
+	// Applied says that the operation took effect: Add and an unconditional
+	// Set always do; Delete if there was something to delete; Expire if the
+	// record exists and its conditions held (also when the effect was to
+	// delete it).
+	Applied bool
+	// Found is the kind of record that Get found, or that stood there before
+	// a Set, Delete or Expire with ReturnOld or an unmet condition.
+	Found RecordKind
+	// Int is Add's new sum; otherwise the sum of the counter that was Found.
+	Int int64
+	// Value is the value that was Found. It must not be changed: it is shared
+	// with the store.
+	Value []byte
+	// ExpiresAtMillis is when the record (after Add: the counter as it now
+	// is; otherwise the one that was Found) expires, in shard time; 0 means
+	// never.
+	ExpiresAtMillis int64
+	// NowMillis is the shard time at which the operation was evaluated, set
+	// whenever ExpiresAtMillis is.
+	NowMillis int64
+	// Version is that of the record written (Add, Set, Expire), or of the one
+	// Found. Versions of a key only grow and are never used twice.
+	Version uint64
+}
