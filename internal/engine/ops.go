@@ -138,8 +138,7 @@ func (e *evaluation) expire() (changed bool) {
 	if timed && expiry <= e.time() {
 		return e.drop()
 	}
-	hidden := e.op.View == felix.ViewRedis && e.cell.Has&^seen != 0
-	if expiry == old && (!timed || !hidden) {
+	if expiry == old && !(timed && e.hidesValue(seen)) {
 		e.r.Version = e.versionOf(seen)
 		return false
 	}
@@ -150,6 +149,12 @@ func (e *evaluation) expire() (changed bool) {
 		e.putValue(e.cell.Value, expiry)
 	}
 	return true
+}
+
+// hidesValue says that a live value hides behind the counter that was seen.
+func (e *evaluation) hidesValue(seen record.Has) bool {
+	return e.op.View == felix.ViewRedis && seen == record.HasCounter &&
+		e.cell.Has&record.HasValue != 0 && !expired(e.cell.ValueExpiry, e.time())
 }
 
 // newExpiry is the expiry that the operation asks for, 0 if it asks for none.

@@ -1,0 +1,137 @@
+package model
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/felix-go/felix"
+)
+
+// cache implements felix.Cache. Service.mu guards it.
+type cache struct {
+	s        *Service
+	scope    felix.Scope
+	settings felix.CacheSettings
+	created  int64
+	deleted  bool
+
+	// A key's counter and value are unrelated, so they live apart.
+	counters map[string]rec
+	values   map[string]rec
+}
+
+// rec is one record.
+type rec struct {
+	kind    felix.RecordKind
+	sum     int64  // of a counter
+	bytes   []byte // of a value; never changed
+	expiry  int64  // 0 means never
+	version uint64
+}
+
+// Scope implements felix.Cache.
+func (c *cache) Scope() felix.Scope { return c.scope }
+
+// Submit implements felix.Cache: one part with every operation, told before it
+// returns.
+func (c *cache) Submit(b *felix.Batch) {
+	if len(b.Ops) == 0 {
+		return
+	}
+	part := make([]int32, len(b.Ops))
+	c.s.mu.Lock()
+	for i := range b.Ops {
+		part[i] = int32(i)
+		if c.deleted {
+			b.Replies[i] = felix.Reply{Err: notFound(c.scope)}
+		} else {
+			b.Replies[i] = c.eval(&b.Ops[i])
+		}
+	}
+	c.s.mu.Unlock()
+	b.Done.OpsDone(b, part)
+}
+
+// Scan implements felix.Cache.
+func (c *cache) Scan(_ context.Context, req felix.ScanRequest) (felix.ScanPage, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.deleted {
+		return felix.ScanPage{}, notFound(c.scope)
+	}
+	if req.Limit < 1 || req.Limit > felix.MaxScanPage {
+		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "a page of %d items: it has 1 to %d", req.Limit, felix.MaxScanPage)
+	}
+	if req.View > felix.ViewRedis {
+		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "view %d is not known", req.View)
+	}
+	page := felix.ScanPage{NowMillis: c.s.now()}
+	for _, key := range c.keys() {
+		c.dropExpired(key, page.NowMillis)
+		if !strings.HasPrefix(key, string(req.Prefix)) || req.After != nil && key <= string(req.After) {
+			continue
+		}
+		seen := c.see(req.View, key)
+		if seen.kind == felix.NoRecord {
+			continue
+		}
+		if len(page.Items) == req.Limit {
+			page.More = true
+			break
+		}
+		page.Items = append(page.Items, felix.ScanItem{
+			Key: []byte(key), Kind: seen.kind, Int: seen.sum, Value: slices.Clone(seen.bytes),
+			ExpiresAtMillis: seen.expiry, Version: seen.version,
+		})
+	}
+	return page, nil
+}
+
+// keys lists every key in byte order, once.
+func (c *cache) keys() []string {
+	all := slices.Collect(maps.Keys(c.counters))
+	all = slices.AppendSeq(all, maps.Keys(c.values))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Count implements felix.Cache. Expired records are never counted.
+func (c *cache) Count(context.Context) (felix.RecordCount, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.deleted {
+		return felix.RecordCount{}, notFound(c.scope)
+	}
+	return c.count(), nil
+}
+
+func (c *cache) count() felix.RecordCount {
+	now := c.s.now()
+	for _, key := range c.keys() {
+		c.dropExpired(key, now)
+	}
+	return felix.RecordCount{
+		Counters: int64(len(c.counters)), Values: int64(len(c.values)), Keys: int64(len(c.keys())),
+	}
+}
+
+// Clear implements felix.Cache.
+func (c *cache) Clear(context.Context) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if c.deleted {
+		return notFound(c.scope)
+	}
+	c.clear()
+	return nil
+}
+
+func (c *cache) clear() { c.counters, c.values = map[string]rec{}, map[string]rec{} }
+
+func (c *cache) info() felix.CacheInfo {
+	return felix.CacheInfo{
+		Scope: c.scope, CacheSettings: c.settings, Replicas: 1, CreatedAtMillis: c.created, Counts: c.count(),
+	}
+}
