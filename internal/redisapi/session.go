@@ -1,0 +1,354 @@
+package redisapi
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/resp"
+)
+
+// Bounds of one turn, so that a pipeline cannot make the broker hold any amount
+// of replies: what does not fit is answered in the next turn.
+const (
+	// maxTurnOps bounds the operations that one turn asks for. A single
+	// command is bounded by felix.MaxBatchItems.
+	maxTurnOps = 10_000
+	// maxTurnValues bounds the operations whose replies carry values, each of
+	// at most felix.MaxValueBytes.
+	maxTurnValues = 256
+	// maxReplyBytes bounds the reply to one command (MGET, KEYS).
+	maxReplyBytes = 256 << 20
+	// retainedRequests is how many requests' memory a session keeps between
+	// turns.
+	retainedRequests = 1024
+	// retainedBytes is the same for replies that need no operation.
+	retainedBytes = 16 << 10
+)
+
+// session is the state of one connection. Its loop calls one method at a time;
+// a slow function runs while no method does. Only the fields marked shared are
+// used from other goroutines.
+type session struct {
+	h       *Handler
+	id      int64
+	remote  string
+	created time.Time
+
+	parser  resp.Parser
+	version resp.Version
+	scope   felix.Scope
+	cache   felix.Cache // nil: ask the service at the next command that needs it
+
+	// The turn: its requests in order, the bytes of those whose reply is known,
+	// and the replies of operations that the session submitted itself.
+
+	requests []request
+	known    []byte
+	own      []felix.Reply
+	slow     []byte // the reply of the slow request
+	values   int    // operations of the turn whose replies carry values
+	closed   bool   // the connection is to be closed: nothing more is answered
+
+	// Counting calls: the run of equal commands that is not in Handler.counts
+	// yet.
+
+	run     *command
+	runCall uint64
+
+	// CLIENT REPLY: off until ON; skip is for the request being parsed,
+	// skipNext for the one after it.
+
+	off, skip, skipNext bool
+	tracking            bool
+
+	shared shared
+}
+
+// shared is what other sessions see in CLIENT LIST, and do in CLIENT KILL.
+type shared struct {
+	about  atomic.Pointer[about]
+	last   atomic.Pointer[command]
+	active atomic.Int64 // Unix seconds of the last turn
+	killed atomic.Bool
+}
+
+// about is replaced as a whole when anything in it changes.
+type about struct {
+	name, user           string
+	libName, libVersion  string
+	version              resp.Version
+	noEvict, hasTracking bool
+}
+
+// request is one request of a turn, waiting for its reply.
+type request struct {
+	cmd     *command
+	render  render
+	version resp.Version // may change within a turn
+	silent  bool         // CLIENT REPLY OFF or SKIP
+	ops     int          // how many of the turn's operations are for it
+	bytes   int          // how many of the known bytes are for it
+}
+
+var _ netloop.Session = (*session)(nil)
+
+// defaultScope is where a connection starts.
+func defaultScope() felix.Scope {
+	return felix.Scope{Tenant: felix.DefaultTenant, Namespace: felix.DefaultNamespace, Cache: felix.DefaultCache}
+}
+
+// resetState is how a connection starts, and what RESET goes back to.
+func (s *session) resetState() {
+	s.version = resp.RESP2
+	s.scope, s.cache = defaultScope(), nil
+	s.off, s.skip, s.skipNext, s.tracking = false, false, false, false
+	s.shared.about.Store(&about{user: "default", version: resp.RESP2})
+}
+
+// describe changes what others see of the session.
+func (s *session) describe(change func(*about)) {
+	a := *s.shared.about.Load()
+	change(&a)
+	s.shared.about.Store(&a)
+}
+
+// Parse implements netloop.Session.
+func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
+	if s.closed || s.shared.killed.Load() {
+		s.closed, t.Close = true, true
+		return len(in)
+	}
+	before, cache := len(t.Ops), s.cache // RESET may end the turn
+	for len(t.Ops)-before < maxTurnOps && s.values < maxTurnValues {
+		n, err := s.parser.Next(in[used:])
+		if err != nil {
+			s.fail(s.h.table.unknown, err.Error())
+			s.closed, t.Close = true, true
+			used = len(in)
+			break
+		}
+		if n == 0 {
+			t.Need = s.parser.Need
+			break
+		}
+		if args := s.parser.Args; len(args) > 0 {
+			o := s.dispatch(args, t)
+			if o == postponed {
+				break
+			}
+			s.skip, s.skipNext = s.skipNext, false
+			if o == last {
+				used += n
+				break
+			}
+		}
+		used += n
+	}
+	if len(t.Ops) > before {
+		t.Cache = cache
+	}
+	if len(s.requests) > 0 {
+		s.shared.last.Store(s.requests[len(s.requests)-1].cmd)
+		s.shared.active.Store(s.h.now().Unix())
+	}
+	return used
+}
+
+// dispatch finds the command and lets it parse its arguments.
+func (s *session) dispatch(args [][]byte, t *netloop.Turn) outcome {
+	cmd := s.h.table.find(args[0])
+	if cmd == nil {
+		if equalFold(args[0], "host:") || equalFold(args[0], "post") {
+			// A browser was made to talk to this port: as Redis, hang up.
+			s.closed, t.Close = true, true
+			return last
+		}
+		return s.fail(s.h.table.unknown, unknownCommand(args))
+	}
+	if cmd.subs != nil && len(args) > 1 {
+		sub := cmd.sub(args[1])
+		if sub == nil {
+			return s.fail(cmd, unknownSubcommand(cmd, args[1]))
+		}
+		cmd = sub
+	}
+	if !cmd.arityOK(len(args)) {
+		return s.fail(cmd, arityError(cmd))
+	}
+	if cmd.needsCache && s.cache == nil {
+		return s.openAndDo(cmd, args, t)
+	}
+	return cmd.parse(s, cmd, args, t)
+}
+
+// add puts a request into the turn.
+func (s *session) add(cmd *command, r render, ops int) {
+	s.requests = append(s.requests, request{
+		cmd: cmd, render: r, version: s.version, silent: s.off || s.skip, ops: ops,
+	})
+	if cmd != s.run {
+		s.flushCounts()
+		s.run = cmd
+	}
+	s.runCall++
+}
+
+func (s *session) flushCounts() {
+	if s.runCall > 0 {
+		s.h.counts[s.run.index].calls.Add(s.runCall)
+		s.runCall = 0
+	}
+}
+
+// op adds a request of one operation on the key and gives the operation to be
+// filled in.
+func (s *session) op(t *netloop.Turn, cmd *command, kind felix.Kind, key []byte, r render) *felix.Op {
+	s.add(cmd, r, 1)
+	if r.hasValue() {
+		s.values++
+	}
+	return appendOp(t, kind, key)
+}
+
+func appendOp(t *netloop.Turn, kind felix.Kind, key []byte) *felix.Op {
+	t.Ops = append(t.Ops, felix.Op{})
+	op := &t.Ops[len(t.Ops)-1]
+	op.Kind, op.View, op.Key = kind, felix.ViewRedis, key
+	return op
+}
+
+// reply adds a request whose reply is known: f appends it.
+func (s *session) reply(cmd *command, f func(b []byte, v resp.Version) []byte) outcome {
+	s.add(cmd, renderKnown, 0)
+	before := len(s.known)
+	s.known = f(s.known, s.version)
+	s.requests[len(s.requests)-1].bytes = len(s.known) - before
+	return done
+}
+
+// ok adds a request that is answered with OK.
+func (s *session) ok(cmd *command) outcome {
+	return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return append(b, resp.OK...) })
+}
+
+// fail adds a request that is answered with an error; its text begins with the
+// error's code, as in "ERR syntax error".
+func (s *session) fail(cmd *command, text string) outcome {
+	return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return resp.AppendError(b, text) })
+}
+
+// runSlow makes the request the turn's only one, with f appending its reply,
+// or postpones it.
+func (s *session) runSlow(t *netloop.Turn, cmd *command, f func(ctx context.Context, b []byte) []byte) outcome {
+	if len(s.requests) > 0 {
+		return postponed
+	}
+	s.add(cmd, renderSlow, 0)
+	t.Slow = func(ctx context.Context) {
+		s.slow = f(ctx, s.slow[:0])
+	}
+	return last
+}
+
+// openAndDo opens the connection's cache and then submits the request's
+// operations itself, alone in the turn.
+func (s *session) openAndDo(cmd *command, args [][]byte, t *netloop.Turn) outcome {
+	if len(s.requests) > 0 {
+		return postponed
+	}
+	var apart netloop.Turn
+	o := cmd.parse(s, cmd, args, &apart)
+	if len(apart.Ops) == 0 {
+		return o
+	}
+	// If the context ends, the operations may outlive the turn's input.
+	for i := range apart.Ops {
+		op := &apart.Ops[i]
+		op.Key, op.Value = slices.Clone(op.Key), slices.Clone(op.Value)
+	}
+	t.Slow = func(ctx context.Context) {
+		cache, err := s.open(ctx)
+		if err == nil {
+			s.own, err = felix.Do(ctx, cache, apart.Ops...)
+		}
+		if err != nil {
+			s.own = make([]felix.Reply, len(apart.Ops))
+			for i := range s.own {
+				s.own[i].Err = felix.AsError(err)
+			}
+		}
+	}
+	return last
+}
+
+// open is the connection's cache; the service is asked if there is none yet, or
+// the last one is gone.
+func (s *session) open(ctx context.Context) (felix.Cache, error) {
+	if s.cache == nil {
+		cache, err := s.h.service.Cache(ctx, s.scope)
+		if err != nil {
+			return nil, err
+		}
+		s.cache = cache
+	}
+	return s.cache, nil
+}
+
+// Reply implements netloop.Session.
+func (s *session) Reply(out []byte, replies []felix.Reply) []byte {
+	if s.own != nil {
+		replies = s.own
+	}
+	known := s.known
+	for i := range s.requests {
+		r := &s.requests[i]
+		before := len(out)
+		switch r.render {
+		case renderKnown:
+			out = append(out, known[:r.bytes]...)
+			known = known[r.bytes:]
+		case renderSlow:
+			out = append(out, s.slow...)
+		default:
+			out = s.render(out, r, replies[:r.ops])
+			replies = replies[r.ops:]
+		}
+		if len(out) > before && out[before] == '-' {
+			s.h.counts[r.cmd.index].failed.Add(1)
+		}
+		if r.silent {
+			out = out[:before]
+		}
+	}
+	s.flushCounts()
+	s.endTurn()
+	return out
+}
+
+// endTurn forgets the turn, and gives large memory back.
+func (s *session) endTurn() {
+	clear(s.requests)
+	s.requests, s.known, s.slow = s.requests[:0], s.known[:0], s.slow[:0]
+	if cap(s.requests) > retainedRequests {
+		s.requests = nil
+	}
+	if cap(s.known) > retainedBytes {
+		s.known = nil
+	}
+	if cap(s.slow) > retainedBytes {
+		s.slow = nil
+	}
+	s.own, s.values = nil, 0
+}
+
+// Closed implements netloop.Session.
+func (s *session) Closed() {
+	s.flushCounts()
+	s.h.mu.Lock()
+	delete(s.h.sessions, s.id)
+	s.h.mu.Unlock()
+}
