@@ -167,7 +167,7 @@ func testScanPrefixes(t *testing.T, cache felix.Cache, view felix.View, all []fe
 					want = append(want, item)
 				}
 			}
-			for _, limit := range []int{3, 1000} {
+			for _, limit := range []int{11, 1000} {
 				req := felix.ScanRequest{View: view, Prefix: []byte(prefix), After: []byte(after), Limit: limit}
 				sameItems(t, fmt.Sprintf("view %d, prefix %q after %q, pages of %d", view, prefix, after, limit), pages(t, cache, req), want)
 			}
