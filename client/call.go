@@ -99,6 +99,9 @@ func attempt[Resp any](ctx context.Context, c *Client, to broker, does effect, l
 		return resp.Msg, nil, true
 	}
 	if !t.maybeSent() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, felix.Errorf(felix.Unavailable, "not sent: %v", reason(ctx, err)), false
+		}
 		return nil, unsent(to, reason(ctx, err)), false
 	}
 	if e := answered(err); e != nil {
