@@ -211,7 +211,11 @@ type ScanRequest struct {
 // ScanPage is one page.
 type ScanPage struct {
 	Items []ScanItem // in byte order of Key
-	More  bool       // whether there may be keys after the last item
+	More  bool       // whether there may be more keys
+	// Next is the After of the next page, set if More is. It is not always
+	// the last item's key: a page may be short, or even empty, where many
+	// records were deleted.
+	Next []byte
 	// NowMillis is the shard time that ExpiresAtMillis is to be read against.
 	NowMillis int64
 }

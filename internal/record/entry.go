@@ -23,8 +23,8 @@ const (
 	DeleteCounter
 	// DeleteValue removes the key's value.
 	DeleteValue
-	// ClearShard removes every record of the shard. It has no key and stands
-	// alone in its entry.
+	// ClearShard removes every record of the shard, and makes its counts zero.
+	// It has no key and stands alone in its entry.
 	ClearShard
 )
 

@@ -1,0 +1,238 @@
+// Package broker runs the shards of one process: it routes operations to them,
+// drives their step functions, makes their log entries durable together, loads
+// and checkpoints their records, and keeps the metadata of caches. It
+// implements felix.Service.
+//
+// Who owns what: a worker goroutine owns its shards and their tables; the
+// committer owns writing to the log; the checkpointer decides about
+// checkpoints and writes them; loaders read the state store. They pass
+// messages; no lock is held across a disk sync.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/raftlog"
+	"github.com/felix-go/felix/internal/shard"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// Options configure a broker. Zero values mean the defaults.
+type Options struct {
+	Dir    string // the data directory; made if missing
+	FS     vfs.FS // nil is the disk
+	Logger *slog.Logger
+	// Fatal is told why the process must end: a failed disk, damaged data. It
+	// must not return in production; nothing is acknowledged after it.
+	Fatal func(error)
+	// Wall is the wall clock in Unix milliseconds; nil is the system's.
+	Wall func() int64
+
+	Workers          int           // goroutines that run shards; 0 is by GOMAXPROCS
+	RecordBytes      int64         // bound on records held in memory
+	BlockCacheBytes  int64         // bound on the state store's block cache
+	InflightBytes    int64         // bound on operations that wait or are in flight
+	RequestTimeout   time.Duration // of operations without a deadline
+	TickInterval     time.Duration // of Raft's logical clock
+	CheckpointEvery  time.Duration // how long a change may stay out of the state store
+	CheckpointBytes  int64         // log bytes of a shard that ask for a checkpoint
+	CheckpointDirty  int           // dirty entries of a shard that do
+	SweepEvery       time.Duration // how often expired records are looked for
+	OnSync           func(time.Duration)
+	OnCheckpointStep func(time.Duration)
+}
+
+func (o *Options) setDefaults() {
+	set(&o.FS, vfs.Default)
+	set(&o.Workers, max(1, runtime.GOMAXPROCS(0)/4))
+	set(&o.RecordBytes, 512<<20)
+	set(&o.BlockCacheBytes, 64<<20)
+	set(&o.InflightBytes, int64(felix.MaxInflightBrokerBytes))
+	set(&o.RequestTimeout, felix.RequestTimeout)
+	set(&o.TickInterval, 100*time.Millisecond)
+	set(&o.CheckpointEvery, 15*time.Second)
+	set(&o.CheckpointBytes, 64<<20)
+	set(&o.CheckpointDirty, 256<<10)
+	set(&o.SweepEvery, time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Wall == nil {
+		o.Wall = func() int64 { return time.Now().UnixMilli() }
+	}
+	if o.Fatal == nil {
+		o.Fatal = func(err error) { panic(err) }
+	}
+	if o.OnSync == nil {
+		o.OnSync = func(time.Duration) {}
+	}
+	if o.OnCheckpointStep == nil {
+		o.OnCheckpointStep = func(time.Duration) {}
+	}
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Broker is a running broker. It is safe for concurrent use.
+type Broker struct {
+	opts      Options
+	dir       *dataDir
+	log       *raftlog.Log
+	db        *store.DB
+	budget    *store.Budget
+	start     time.Time
+	workers   []*worker
+	committer *committer
+	pacer     pacer
+	inflight  atomic.Int64 // bytes of operations submitted and not answered
+
+	mu       sync.RWMutex // guards caches and replicas
+	caches   map[felix.Scope]*cache
+	replicas map[uint64]*replica
+	meta     *cache
+	metaMu   sync.Mutex // serializes changes of the metadata on this broker
+
+	stop       context.CancelFunc
+	background sync.WaitGroup // checkpointer, sweeper, loaders, scanners
+	checkpoint *checkpointer
+	failed     atomic.Bool
+}
+
+// replica is a shard as the broker knows it.
+type replica struct {
+	shard  *shard.Shard // its worker's
+	log    *raftlog.Shard
+	worker *worker
+	id     uint64
+	paced  bool // a quorum shard: its local syncs pace the doors
+
+	// The worker's:
+	active    bool // in worker.active
+	closed    bool
+	capture   *captureJob
+	saved     uint64 // Stats.EntryBytes at the last checkpoint
+	savedAt   time.Duration
+	owns      atomic.Bool
+	operation atomic.Uint64 // Stats.Operations, for metrics
+}
+
+// Open starts a broker on its data directory, which is made if it does not
+// exist. It returns when every shard is open; ownership follows at once.
+func Open(o Options) (_ *Broker, err error) {
+	o.setDefaults()
+	b := &Broker{opts: o, start: time.Now(), caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{},
+		budget: &store.Budget{MaxBytes: o.RecordBytes}}
+	fatal := o.Fatal
+	b.opts.Fatal = func(err error) {
+		if b.failed.CompareAndSwap(false, true) {
+			fatal(err)
+		}
+	}
+	if b.dir, err = openDataDir(o.FS, o.Dir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.closeStorage()
+		}
+	}()
+	if b.log, err = raftlog.Open(b.dir.path("log"), raftlog.Options{FS: o.FS, Logger: o.Logger, Fatal: b.opts.Fatal}); err != nil {
+		return nil, err
+	}
+	if b.db, err = store.Open(b.dir.path("state"), store.Options{FS: o.FS, Logger: o.Logger, Fatal: b.opts.Fatal,
+		CacheBytes: o.BlockCacheBytes}); err != nil {
+		return nil, err
+	}
+	b.run()
+	if err := b.openShards(); err != nil {
+		return nil, errors.Join(err, b.halt())
+	}
+	return b, nil
+}
+
+// run starts the goroutines.
+func (b *Broker) run() {
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	b.committer = newCommitter(b)
+	for range b.opts.Workers {
+		w := newWorker(b)
+		b.workers = append(b.workers, w)
+		go w.run()
+	}
+	go b.committer.run()
+	b.checkpoint = newCheckpointer(b)
+	b.background.Add(2)
+	go func() { defer b.background.Done(); b.checkpoint.run(ctx) }()
+	go func() { defer b.background.Done(); b.sweep(ctx) }()
+}
+
+// Close answers what is under way, writes a last checkpoint so that the next
+// start has nothing to replay, and closes the files. The doors must be closed
+// before. It gives up waiting for the checkpoint when ctx ends.
+func (b *Broker) Close(ctx context.Context) error {
+	b.stop()
+	b.background.Wait()
+	err := b.checkpoint.all(ctx)
+	return errors.Join(err, b.halt(), b.closeStorage())
+}
+
+// halt stops the goroutines that run shards; operations under way are failed.
+func (b *Broker) halt() error {
+	b.stop()
+	b.background.Wait()
+	for _, w := range b.workers {
+		w.close()
+	}
+	b.committer.close()
+	return nil
+}
+
+func (b *Broker) closeStorage() error {
+	var errs []error
+	if b.db != nil {
+		errs = append(errs, b.db.Close())
+	}
+	if b.log != nil {
+		errs = append(errs, b.log.Close())
+	}
+	if b.dir != nil {
+		errs = append(errs, b.dir.close())
+	}
+	return errors.Join(errs...)
+}
+
+// now is the time of a step.
+func (b *Broker) now() shard.Now {
+	return shard.Now{WallMillis: b.opts.Wall(), Mono: time.Since(b.start)}
+}
+
+// Ready says whether every shard has an owner, nil, or why not; for /readyz.
+func (b *Broker) Ready() error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for id, r := range b.replicas {
+		if !r.owns.Load() {
+			return fmt.Errorf("shard %d has no owner yet", id)
+		}
+	}
+	return nil
+}
+
+// StoreID is the data directory's random identity.
+func (b *Broker) StoreID() string { return b.dir.identity.StoreID }

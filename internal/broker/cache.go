@@ -1,0 +1,303 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/engine"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/shard"
+	"github.com/felix-go/felix/internal/slots"
+)
+
+// cache implements felix.Cache: it splits batches by shard.
+type cache struct {
+	b        *Broker
+	scope    felix.Scope
+	settings felix.CacheSettings
+	created  int64
+	replicas []*replica // by shard number
+	gone     atomic.Bool
+}
+
+var (
+	errCacheGone = felix.Errorf(felix.CacheNotFound, "the cache was deleted")
+	errStopping  = &felix.Error{Code: felix.Unavailable, Message: "the broker is stopping; nothing was applied, try another one",
+		RetryAfter: time.Second}
+	errTooMuch = &felix.Error{Code: felix.ResourceExhausted,
+		Message:    "the broker has as many operations in flight as it allows; nothing was applied, try again a little later",
+		RetryAfter: 100 * time.Millisecond}
+)
+
+// Scope implements felix.Cache.
+func (c *cache) Scope() felix.Scope { return c.scope }
+
+// split is the scratch space of one Submit.
+type split struct {
+	byShard  []*shard.Request
+	touched  []int
+	rejected []int32
+}
+
+var splits = sync.Pool{New: func() any { return new(split) }}
+
+var requests = sync.Pool{New: func() any { return new(shard.Request) }}
+
+// opOverheadBytes is what an operation costs in memory beyond its key and value.
+const opOverheadBytes = 256
+
+// Submit implements felix.Cache.
+func (c *cache) Submit(batch *felix.Batch) {
+	s := splits.Get().(*split)
+	if len(s.byShard) < len(c.replicas) {
+		s.byShard = make([]*shard.Request, len(c.replicas))
+	}
+	total := int64(0)
+	for i := range batch.Ops {
+		op := &batch.Ops[i]
+		if err := engine.Validate(op); err != nil {
+			batch.Replies[i] = felix.Reply{Err: err}
+			s.rejected = append(s.rejected, int32(i))
+			continue
+		}
+		n := slots.Shard(slots.Slot(op.Key), len(c.replicas))
+		r := s.byShard[n]
+		if r == nil {
+			r = requests.Get().(*shard.Request)
+			*r = shard.Request{Kind: shard.Ops, Batch: batch, Positions: r.Positions[:0]}
+			s.byShard[n] = r
+			s.touched = append(s.touched, n)
+		}
+		r.Positions = append(r.Positions, int32(i))
+		size := int64(len(op.Key) + len(op.Value) + opOverheadBytes)
+		r.Bytes += size
+		total += size
+	}
+	rejected := s.rejected
+	if err := c.admit(total); err != nil {
+		for _, n := range s.touched {
+			r := s.byShard[n]
+			for _, p := range r.Positions {
+				batch.Replies[p] = felix.Reply{Err: err}
+			}
+			rejected = append(rejected, r.Positions...)
+			s.byShard[n] = nil
+		}
+		s.touched = s.touched[:0]
+	}
+	c.send(s, batch)
+	if len(rejected) > 0 {
+		batch.Done.OpsDone(batch, rejected)
+	}
+	s.rejected, s.touched = s.rejected[:0], s.touched[:0]
+	splits.Put(s)
+}
+
+// admit takes room in the broker's budget for operations in flight.
+func (c *cache) admit(bytes int64) *felix.Error {
+	if c.gone.Load() {
+		return errCacheGone
+	}
+	if c.b.inflight.Add(bytes) > c.b.opts.InflightBytes && bytes > 0 {
+		c.b.inflight.Add(-bytes)
+		return errTooMuch
+	}
+	return nil
+}
+
+// send hands the requests to the workers, one wake-up each.
+func (c *cache) send(s *split, batch *felix.Batch) {
+	if len(s.touched) == 0 {
+		return
+	}
+	deadline := time.Since(c.b.start) + c.b.opts.RequestTimeout
+	if !batch.Deadline.IsZero() {
+		deadline = batch.Deadline.Sub(c.b.start)
+	}
+	c.b.pacer.queued.Add(int64(len(s.touched)))
+	for _, w := range c.b.workers {
+		sent, stopping := false, false
+		w.mu.Lock()
+		stopping = w.stopping
+		for _, n := range s.touched {
+			r := s.byShard[n]
+			if r == nil || c.replicas[n].worker != w || stopping {
+				continue
+			}
+			r.Deadline = deadline
+			w.inbox.requests = append(w.inbox.requests, submission{c.replicas[n], r})
+			s.byShard[n] = nil
+			sent = true
+		}
+		w.mu.Unlock()
+		if sent {
+			w.signal()
+		}
+	}
+	for _, n := range s.touched { // of workers that are stopping
+		if r := s.byShard[n]; r != nil {
+			s.byShard[n] = nil
+			c.b.pacer.queued.Add(-1)
+			c.replicas[n].worker.refuse(r, errStopping)
+		}
+	}
+}
+
+// finish tells of a request that its shard has finished.
+func (b *Broker) finish(r *shard.Request) {
+	switch r.Kind {
+	case shard.Ops:
+		b.inflight.Add(-r.Bytes)
+		r.Batch.Done.OpsDone(r.Batch, r.Positions)
+		r.Batch = nil
+		requests.Put(r)
+	default:
+		close(r.Finished)
+	}
+}
+
+// each runs a request of one kind on every shard and waits for all of them.
+func (c *cache) each(ctx context.Context, make func() *shard.Request) ([]*shard.Request, error) {
+	if c.gone.Load() {
+		return nil, errCacheGone
+	}
+	deadline := time.Since(c.b.start) + c.b.opts.RequestTimeout
+	if t, ok := ctx.Deadline(); ok {
+		deadline = t.Sub(c.b.start)
+	}
+	all := []*shard.Request{}
+	for _, replica := range c.replicas {
+		r := make()
+		r.Deadline, r.Finished = deadline, newFinished()
+		all = append(all, r)
+		c.b.submit(replica, r)
+	}
+	for _, r := range all {
+		select {
+		case <-r.Finished:
+			if r.Err != nil {
+				return nil, r.Err
+			}
+		case <-ctx.Done():
+			if r.Kind == shard.Clear {
+				return nil, felix.Errorf(felix.OutcomeUnknown, "the request ended before its answer came: %v", context.Cause(ctx))
+			}
+			return nil, felix.Errorf(felix.Unavailable, "the request ended before its answer came: %v", context.Cause(ctx))
+		}
+	}
+	return all, nil
+}
+
+func newFinished() chan struct{} { return make(chan struct{}) }
+
+// submit queues one request of any kind.
+func (b *Broker) submit(replica *replica, r *shard.Request) {
+	w := replica.worker
+	w.mu.Lock()
+	stopping := w.stopping
+	if !stopping {
+		b.pacer.queued.Add(1)
+		w.inbox.requests = append(w.inbox.requests, submission{replica, r})
+	}
+	w.mu.Unlock()
+	if stopping {
+		w.refuse(r, errStopping)
+		return
+	}
+	w.signal()
+}
+
+// Count implements felix.Cache.
+func (c *cache) Count(ctx context.Context) (felix.RecordCount, error) {
+	all, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Count} })
+	if err != nil {
+		return felix.RecordCount{}, err
+	}
+	var sum record.Counts
+	for _, r := range all {
+		sum.Add(r.Counts)
+	}
+	return felix.RecordCount{Counters: sum.Counters, Values: sum.Values, Keys: sum.Keys}, nil
+}
+
+// Clear implements felix.Cache.
+func (c *cache) Clear(ctx context.Context) error {
+	_, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Clear} })
+	return err
+}
+
+// Scan implements felix.Cache: a page of every shard, merged.
+func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage, error) {
+	if req.Limit < 1 || req.Limit > felix.MaxScanPage {
+		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "a page of %d items: it has 1 to %d", req.Limit, felix.MaxScanPage)
+	}
+	if req.View > felix.ViewRedis {
+		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "view %d is not known", req.View)
+	}
+	all, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Scan, Scan: req} })
+	if err != nil {
+		return felix.ScanPage{}, err
+	}
+	page := felix.ScanPage{}
+	var bound []byte // keys above it may be missing
+	for _, r := range all {
+		result := r.Scanned
+		page.NowMillis = max(page.NowMillis, r.NowMillis)
+		page.Items = append(page.Items, result.Items...)
+		if !result.More {
+			continue
+		}
+		page.More = true
+		if last := result.Next; bound == nil || bytes.Compare(last, bound) < 0 {
+			bound = last
+		}
+	}
+	slices.SortFunc(page.Items, func(a, b felix.ScanItem) int { return bytes.Compare(a.Key, b.Key) })
+	page.Next = bound
+	if bound != nil {
+		end, found := slices.BinarySearchFunc(page.Items, bound, func(i felix.ScanItem, k []byte) int { return bytes.Compare(i.Key, k) })
+		if found {
+			end++
+		}
+		page.Items = page.Items[:end]
+	}
+	if len(page.Items) > req.Limit {
+		page.Items, page.More = page.Items[:req.Limit], true
+		page.Next = page.Items[req.Limit-1].Key
+	}
+	return page, nil
+}
+
+// startScan pins the state store for a scan that its shard has got ready, and
+// merges on a goroutine of its own. It is called on the worker's goroutine.
+func (b *Broker) startScan(r *shard.Request) {
+	cursor, err := b.db.Cursor(r.ShardID, r.Scan.Prefix, r.Scan.After)
+	if err != nil {
+		b.opts.Fatal(err)
+		return
+	}
+	b.background.Add(1)
+	go func() {
+		defer b.background.Done()
+		items, more, err := cursor.Page(r.Scan.View, r.Overlay, r.Cut, r.NowMillis, r.Scan.Limit)
+		if err != nil {
+			b.opts.Fatal(err)
+			return
+		}
+		r.Scanned = felix.ScanPage{Items: items, More: more}
+		switch {
+		case !more:
+		case len(items) > 0:
+			r.Scanned.Next = items[len(items)-1].Key
+		default: // everything up to the overlay's end is deleted or expired
+			r.Scanned.Next = r.Overlay[len(r.Overlay)-1].Key
+		}
+		r.Overlay = nil
+		b.finish(r)
+	}()
+}

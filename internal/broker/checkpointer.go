@@ -1,0 +1,195 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/felix-go/felix/internal/store"
+)
+
+// checkpointer is the goroutine that decides when shards write their dirty
+// records to the state store, writes them, and has the log truncated. The
+// shards' workers gather the records, a slice a step.
+type checkpointer struct {
+	b *Broker
+	// writing is held while a checkpoint is written, so that the data of a
+	// deleted cache is not written again after it was dropped.
+	writing sync.Mutex
+}
+
+// checkpointPoll is how often the checkpointer looks for shards that need it.
+const checkpointPoll = 100 * time.Millisecond
+
+// captureSlice is how many entries a worker captures or cleans per step: about
+// a tenth of a millisecond.
+const captureSlice = 1024
+
+// captureJob is a checkpoint of one shard. It belongs to the worker until
+// captured is closed, then to the checkpointer until written is set, then to
+// the worker again until finished is closed.
+type captureJob struct {
+	replica  *replica
+	capture  *store.Capture
+	captured chan struct{}
+	written  bool
+	finished chan struct{}
+	whole    bool
+	dropped  atomic.Bool // the shard was closed meanwhile
+}
+
+// abandon ends the job of a shard that is being closed. It runs on its worker.
+func (job *captureJob) abandon(t *store.Table) {
+	job.dropped.Store(true)
+	t.Abandon(job.capture)
+	if !job.whole {
+		close(job.captured)
+	}
+	close(job.finished)
+}
+
+func newCheckpointer(b *Broker) *checkpointer {
+	return &checkpointer{b: b}
+}
+
+func (c *checkpointer) run(ctx context.Context) {
+	ticker := time.NewTicker(checkpointPoll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := c.round(ctx, c.due); err != nil {
+			c.b.opts.Fatal(err)
+			return
+		}
+	}
+}
+
+// all checkpoints everything that is dirty.
+func (c *checkpointer) all(ctx context.Context) error {
+	return c.round(ctx, func(r *replica, _ time.Duration) bool {
+		return r.shard.Table().DirtyEntries() > 0 || r.shard.Stats().EntryBytes > r.saved
+	})
+}
+
+// due says whether a shard needs a checkpoint. It runs on its worker.
+func (c *checkpointer) due(r *replica, now time.Duration) bool {
+	o := &c.b.opts
+	dirty, logged := r.shard.Table().DirtyEntries(), r.log.Size()
+	if dirty == 0 && logged < o.CheckpointBytes {
+		return false
+	}
+	return dirty >= o.CheckpointDirty || logged >= o.CheckpointBytes || now-r.savedAt >= o.CheckpointEvery
+}
+
+// round takes a checkpoint of every shard for which due says yes, as one
+// atomic write.
+func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Duration) bool) error {
+	var jobs []*captureJob
+	now := time.Since(c.b.start)
+	for _, w := range c.b.workers {
+		w.callWait(func() {
+			for _, r := range w.replicas {
+				if r.capture != nil || !due(r, now) {
+					continue
+				}
+				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(),
+					captured: make(chan struct{}), finished: make(chan struct{})}
+				r.saved, r.savedAt = r.shard.Stats().EntryBytes, now
+				jobs = append(jobs, r.capture)
+				w.activate(r)
+			}
+		})
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	for _, job := range jobs {
+		select {
+		case <-job.captured:
+		case <-ctx.Done():
+			return nil // the broker stops: what was not written is in the log
+		}
+	}
+	written, err := c.write(jobs)
+	if err != nil {
+		return fmt.Errorf("a checkpoint cannot be written: %w", err)
+	}
+	for _, job := range written {
+		w := job.replica.worker
+		w.call(func() { job.written = true; w.activate(job.replica) })
+	}
+	for _, job := range written {
+		select {
+		case <-job.finished:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// write writes what was captured and answers the jobs that it belongs to.
+func (c *checkpointer) write(jobs []*captureJob) (written []*captureJob, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	parts := make([]store.Checkpoint, 0, len(jobs))
+	for _, job := range jobs {
+		if job.dropped.Load() || job.capture.Aborted() {
+			continue
+		}
+		part := job.capture.Checkpoint
+		part.Shard = job.replica.id
+		parts = append(parts, part)
+		written = append(written, job)
+	}
+	return written, c.b.db.WriteCheckpoint(parts...)
+}
+
+// checkpointStep does a slice of the replica's checkpoint, if there is one to
+// take, and asks to be called again. It runs on the worker.
+func (w *worker) checkpointStep(r *replica) {
+	job := r.capture
+	if job == nil {
+		return
+	}
+	began := time.Now()
+	table := r.shard.Table()
+	switch {
+	case !job.whole:
+		if job.whole = table.CaptureSlice(job.capture, captureSlice); job.whole {
+			if job.capture.Aborted() {
+				r.capture = nil
+			}
+			close(job.captured)
+			return
+		}
+	case !job.written:
+		return // the checkpointer calls when it has written
+	case table.FinishSlice(job.capture, captureSlice):
+		r.capture = nil
+		if err := w.truncate(r, job); err != nil {
+			w.b.opts.Fatal(err)
+		}
+		close(job.finished)
+		return
+	}
+	w.b.opts.OnCheckpointStep(time.Since(began))
+	w.activate(r)
+	w.signal()
+}
+
+// truncate drops the log that the checkpoint covers.
+func (w *worker) truncate(r *replica, job *captureJob) error {
+	index := job.capture.Checkpoint.Applied.Index
+	job.capture.Checkpoint.Records = nil
+	if err := r.shard.Compact(index); err != nil {
+		return fmt.Errorf("shard %d: its log cannot be truncated: %w", r.id, err)
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package broker
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/raftlog"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// committer is the goroutine that writes the log: all that every shard has
+// ready becomes one batch with one sync.
+type committer struct {
+	b    *Broker
+	wake chan struct{} // capacity 1
+	done chan struct{}
+
+	mu       sync.Mutex
+	pending  []shard.Append
+	stopping bool
+
+	// The goroutine's own:
+	taken []shard.Append
+	batch []raftlog.Append
+}
+
+func newCommitter(b *Broker) *committer {
+	return &committer{b: b, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// add queues appends. One that nobody waits for (a commit index) rides along
+// with the next that somebody does.
+func (c *committer) add(appends []shard.Append) {
+	if len(appends) == 0 {
+		return
+	}
+	paced, urgent := 0, false
+	for i := range appends {
+		a := &appends[i]
+		if a.Sync && a.Shard.Consistency() == felix.Quorum {
+			paced++
+		}
+		urgent = urgent || a.Sync || len(a.Responses) > 0
+	}
+	if paced > 0 {
+		c.b.pacer.syncing.Add(int64(paced))
+	}
+	c.mu.Lock()
+	c.pending = append(c.pending, appends...)
+	c.mu.Unlock()
+	if urgent {
+		c.signal()
+	}
+}
+
+func (c *committer) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *committer) run() {
+	defer close(c.done)
+	for range c.wake {
+		c.mu.Lock()
+		c.taken, c.pending = c.pending, c.taken[:0]
+		stopping := c.stopping
+		c.mu.Unlock()
+		if len(c.taken) > 0 {
+			if err := c.commit(); err != nil {
+				c.b.opts.Fatal(fmt.Errorf("the log cannot be written: %w", err))
+				return // nothing that came with this batch is ever acknowledged
+			}
+		}
+		if stopping {
+			return
+		}
+	}
+}
+
+func (c *committer) commit() error {
+	c.batch = c.batch[:0]
+	sync := false
+	for i := range c.taken {
+		a := &c.taken[i]
+		sync = sync || a.Sync
+		c.batch = append(c.batch, raftlog.Append{Shard: a.Shard.Log().(*raftlog.Shard), Entries: a.Entries, HardState: a.HardState, Sync: a.Sync})
+	}
+	began := time.Now()
+	if err := c.b.log.Commit(c.batch); err != nil {
+		return err
+	}
+	if sync {
+		took := time.Since(began)
+		c.b.pacer.observe(took)
+		c.b.opts.OnSync(took)
+	}
+	for _, w := range c.b.workers {
+		w.takeCommitted(c.taken)
+	}
+	clear(c.taken)
+	clear(c.batch)
+	return nil
+}
+
+// takeCommitted queues the appends that belong to the worker's shards.
+func (w *worker) takeCommitted(appends []shard.Append) {
+	any := false
+	w.mu.Lock()
+	for i := range appends {
+		a := &appends[i]
+		if (a.Sync || len(a.Responses) > 0) && w.b.workerOf(a.Shard.ID()) == w {
+			w.inbox.appended = append(w.inbox.appended, *a)
+			any = true
+		}
+	}
+	w.mu.Unlock()
+	if any {
+		w.signal()
+	}
+}
+
+func (c *committer) close() {
+	c.mu.Lock()
+	c.stopping = true
+	c.mu.Unlock()
+	c.signal()
+	<-c.done
+}
+
+// pacer implements netloop.Pacer: while the broker's own disk works, doors let
+// requests gather.
+type pacer struct {
+	queued  atomic.Int64 // requests submitted that no worker has taken up
+	syncing atomic.Int64 // appends of quorum shards being made durable
+	recent  atomic.Int64 // nanoseconds: moving average of a sync
+
+	mu    sync.Mutex
+	wakes map[int]func()
+	next  int
+}
+
+// Busy implements netloop.Pacer.
+func (p *pacer) Busy() bool { return p.syncing.Load() > 0 || p.queued.Load() > 0 }
+
+// RecentSync implements netloop.Pacer.
+func (p *pacer) RecentSync() time.Duration { return time.Duration(p.recent.Load()) }
+
+// OnSynced implements netloop.Pacer.
+func (p *pacer) OnSynced(wake func()) (cancel func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.wakes == nil {
+		p.wakes = map[int]func(){}
+	}
+	id := p.next
+	p.next++
+	p.wakes[id] = wake
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.wakes, id)
+	}
+}
+
+func (p *pacer) taken(requests int) {
+	if requests > 0 {
+		p.queued.Add(-int64(requests))
+	}
+}
+
+func (p *pacer) observe(sync time.Duration) {
+	old := p.recent.Load()
+	p.recent.Store(old + (int64(sync)-old)/8)
+}
+
+// synced is called when appends are durable and the replies they released have
+// been told.
+func (p *pacer) synced(appends int) {
+	p.syncing.Add(-int64(appends))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, wake := range p.wakes {
+		wake()
+	}
+}
+
+// Pacer tells doors when to let requests gather.
+func (b *Broker) Pacer() *pacer { return &b.pacer }

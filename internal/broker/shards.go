@@ -1,0 +1,168 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/shard"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// metaShard is the shard that holds the cluster's metadata.
+const metaShard = 1
+
+// raftID is this broker's replica id in every shard: it is the only one.
+const raftID = 1
+
+const (
+	electionTicks  = 10
+	heartbeatTicks = 1
+	// maxEntryBytes is about how large a log entry grows.
+	maxEntryBytes = 1 << 20
+)
+
+// bootstrap gives new shards their first state, durably: an applied prefix of
+// one entry that never was, with this replica as the only voter. A crash
+// before the log agrees is mended when the shard is opened.
+func (b *Broker) bootstrap(ids ...uint64) error {
+	conf, err := proto.Marshal(&raftpb.ConfState{Voters: []uint64{raftID}})
+	if err != nil {
+		return err
+	}
+	parts := make([]store.Checkpoint, 0, len(ids))
+	for _, id := range ids {
+		parts = append(parts, store.Checkpoint{Shard: id, Applied: record.Applied{Index: 1, Term: 1, ConfState: conf}})
+	}
+	return b.db.WriteCheckpoint(parts...)
+}
+
+// openShard makes the replica of a shard that has state on disk, and gives it
+// to its worker.
+func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, error) {
+	applied, ok, err := b.db.Applied(id)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("data directory %s: shard %d is in the metadata but has no state on disk: the directory is damaged, restore it", b.opts.Dir, id)
+	}
+	log, err := b.log.Shard(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := log.PrepareRestart(applied.Index, applied.Term); err != nil {
+		return nil, err
+	}
+	table := store.NewTable(applied, b.budget)
+	s, err := shard.New(shard.Config{ID: id, RaftID: raftID, Consistency: consistency, Log: log, Table: table,
+		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
+		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes})
+	if err != nil {
+		return nil, err
+	}
+	r := &replica{shard: s, log: log, worker: b.workerOf(id), id: id, paced: consistency == felix.Quorum, savedAt: time.Since(b.start)}
+	b.mu.Lock()
+	b.replicas[id] = r
+	b.mu.Unlock()
+	r.worker.call(func() { r.worker.adopt(r) })
+	return r, nil
+}
+
+// closeShards takes replicas away from their workers; what they have under way
+// fails with err.
+func (b *Broker) closeShards(replicas []*replica, err *felix.Error) {
+	for _, r := range replicas {
+		r.worker.callWait(func() { r.worker.drop(r, err) })
+		b.mu.Lock()
+		delete(b.replicas, r.id)
+		b.mu.Unlock()
+	}
+}
+
+func (b *Broker) workerOf(id uint64) *worker { return b.workers[id%uint64(len(b.workers))] }
+
+// openShards opens the meta shard, then the caches that it names, and removes
+// shards that it does not name (of caches deleted, or never wholly made).
+func (b *Broker) openShards() error {
+	onDisk, err := b.db.Shards()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(onDisk, metaShard) {
+		if len(onDisk) > 0 {
+			return fmt.Errorf("data directory %s: the metadata is missing beside %d shards: the directory is damaged, restore it", b.opts.Dir, len(onDisk))
+		}
+		if err := b.bootstrap(metaShard); err != nil {
+			return err
+		}
+	}
+	r, err := b.openShard(metaShard, felix.Quorum)
+	if err != nil {
+		return err
+	}
+	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, replicas: []*replica{r}}
+	ctx, cancel := context.WithTimeout(context.Background(), metaTimeout)
+	defer cancel()
+	all, err := b.readCaches(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the metadata: %w", err)
+	}
+	wanted := map[uint64]bool{metaShard: true}
+	for _, m := range all {
+		if _, err := b.openCache(m); err != nil {
+			return err
+		}
+		for _, id := range m.ShardIDs {
+			wanted[id] = true
+		}
+	}
+	return b.dropUnwanted(onDisk, wanted)
+}
+
+func (b *Broker) dropUnwanted(onDisk []uint64, wanted map[uint64]bool) error {
+	inLog, err := b.log.Shards()
+	if err != nil {
+		return err
+	}
+	unwanted := slices.DeleteFunc(append(inLog, onDisk...), func(id uint64) bool { return wanted[id] })
+	slices.Sort(unwanted)
+	return b.dropData(slices.Compact(unwanted))
+}
+
+// dropData removes what the disk holds of shards that are not open.
+func (b *Broker) dropData(ids []uint64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	b.checkpoint.writing.Lock()
+	defer b.checkpoint.writing.Unlock()
+	if err := b.db.Drop(ids...); err != nil {
+		return err
+	}
+	return b.log.Drop(ids...)
+}
+
+// raftLogger drops Raft's talk, which is on the hot path, and passes on what
+// an operator should hear. A Raft panic is a broken invariant and stays one.
+type raftLogger struct{ log *slog.Logger }
+
+func (raftLogger) Debug(...any)                  {}
+func (raftLogger) Debugf(string, ...any)         {}
+func (raftLogger) Info(...any)                   {}
+func (raftLogger) Infof(string, ...any)          {}
+func (l raftLogger) Warning(v ...any)            { l.log.Warn("raft: " + fmt.Sprint(v...)) }
+func (l raftLogger) Warningf(f string, v ...any) { l.log.Warn("raft: " + fmt.Sprintf(f, v...)) }
+func (l raftLogger) Error(v ...any)              { l.log.Error("raft: " + fmt.Sprint(v...)) }
+func (l raftLogger) Errorf(f string, v ...any)   { l.log.Error("raft: " + fmt.Sprintf(f, v...)) }
+func (l raftLogger) Fatal(v ...any)              { panic("raft: " + fmt.Sprint(v...)) }
+func (l raftLogger) Fatalf(f string, v ...any)   { panic("raft: " + fmt.Sprintf(f, v...)) }
+func (l raftLogger) Panic(v ...any)              { panic("raft: " + fmt.Sprint(v...)) }
+func (l raftLogger) Panicf(f string, v ...any)   { panic("raft: " + fmt.Sprintf(f, v...)) }

@@ -1,0 +1,314 @@
+package broker
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// worker is the goroutine that owns a part of the broker's shards.
+type worker struct {
+	b    *Broker
+	wake chan struct{} // capacity 1
+	done chan struct{} // closed when the goroutine has ended
+
+	mu       sync.Mutex
+	inbox    inbox
+	stopping bool
+
+	// The goroutine's own:
+	taken    inbox
+	replicas map[uint64]*replica
+	active   []*replica
+	out      shard.Output
+}
+
+// inbox is what waits for a worker.
+type inbox struct {
+	requests []submission
+	appended []shard.Append
+	loaded   []loaded
+	calls    []func()
+}
+
+type submission struct {
+	replica *replica
+	request *shard.Request
+}
+
+type loaded struct {
+	load shard.Load
+	cell record.Cell
+}
+
+func newWorker(b *Broker) *worker {
+	return &worker{b: b, wake: make(chan struct{}, 1), done: make(chan struct{}), replicas: map[uint64]*replica{}}
+}
+
+func (w *worker) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// call runs f on the worker's goroutine, some time soon. It says false, and
+// drops f, if the worker is stopping.
+func (w *worker) call(f func()) bool {
+	w.mu.Lock()
+	if w.stopping {
+		w.mu.Unlock()
+		return false
+	}
+	w.inbox.calls = append(w.inbox.calls, f)
+	w.mu.Unlock()
+	w.signal()
+	return true
+}
+
+// callWait is call, and waits until f has returned.
+func (w *worker) callWait(f func()) bool {
+	done := make(chan struct{})
+	if !w.call(func() { f(); close(done) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+func (w *worker) run() {
+	defer close(w.done)
+	ticker := time.NewTicker(w.b.opts.TickInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-w.wake:
+		case <-ticker.C:
+			for _, r := range w.replicas {
+				r.shard.Tick()
+				w.activate(r)
+			}
+		}
+		if !w.step() {
+			return
+		}
+	}
+}
+
+// close ends the goroutine; what is under way is failed as unavailable or
+// outcome_unknown.
+func (w *worker) close() {
+	w.mu.Lock()
+	w.stopping = true
+	w.mu.Unlock()
+	w.signal()
+	<-w.done
+}
+
+func (w *worker) activate(r *replica) {
+	if !r.active && !r.closed {
+		r.active = true
+		w.active = append(w.active, r)
+	}
+}
+
+// step takes everything that waits, lets the shards work on it, and hands on
+// what they want done.
+func (w *worker) step() (goOn bool) {
+	w.mu.Lock()
+	w.taken, w.inbox = w.inbox, w.taken
+	stopping := w.stopping
+	w.mu.Unlock()
+
+	for _, f := range w.taken.calls {
+		f()
+	}
+	for _, s := range w.taken.requests {
+		if s.replica.closed {
+			w.refuse(s.request, errCacheGone)
+			continue
+		}
+		s.replica.shard.Submit(s.request)
+		w.activate(s.replica)
+	}
+	paced := w.takeAppended()
+	for i := range w.taken.loaded {
+		l := &w.taken.loaded[i]
+		if r := w.replicas[l.load.Shard.ID()]; r != nil && r.shard == l.load.Shard {
+			l.load.Shard.Loaded(l.load, &l.cell)
+			w.activate(r)
+		}
+	}
+	w.advance()
+	w.b.pacer.taken(len(w.taken.requests))
+	if paced > 0 {
+		w.b.pacer.synced(paced)
+	}
+	w.taken.reset()
+	if stopping {
+		w.stop()
+	}
+	return !stopping
+}
+
+func (i *inbox) reset() {
+	clear(i.requests)
+	clear(i.appended)
+	clear(i.loaded)
+	clear(i.calls)
+	i.requests, i.appended, i.loaded, i.calls = i.requests[:0], i.appended[:0], i.loaded[:0], i.calls[:0]
+}
+
+// takeAppended tells the shards what is durable, and answers how many of the
+// appends pace the doors.
+func (w *worker) takeAppended() (paced int) {
+	for i := range w.taken.appended {
+		a := &w.taken.appended[i]
+		r := w.replicas[a.Shard.ID()]
+		if a.Sync && a.Shard.Consistency() == felix.Quorum {
+			paced++
+		}
+		if r == nil || r.shard != a.Shard {
+			continue
+		}
+		for _, m := range a.Responses {
+			if err := r.shard.Step(m); err != nil {
+				w.b.opts.Fatal(err)
+				return paced
+			}
+		}
+		w.activate(r)
+	}
+	return paced
+}
+
+// advance lets the active shards work. Before their replies are told, their
+// appends are handed to the committer, so that the disk works meanwhile.
+func (w *worker) advance() {
+	now := w.b.now()
+	again := w.active
+	w.active = nil
+	for _, r := range again {
+		r.active = false
+		if err := r.shard.Advance(now, &w.out); err != nil {
+			w.b.opts.Fatal(fmt.Errorf("shard %d stopped: %w", r.id, err))
+			return
+		}
+		r.owns.Store(r.shard.Owns())
+		r.operation.Store(r.shard.Stats().Operations)
+		w.openCursors()
+	}
+	w.b.committer.add(w.out.Appends)
+	w.startLoads()
+	for _, r := range w.out.Done {
+		w.b.finish(r)
+	}
+	w.resetOut()
+	for _, r := range again {
+		w.checkpointStep(r)
+	}
+	if w.active == nil {
+		w.active = again[:0]
+	}
+}
+
+func (w *worker) resetOut() {
+	clear(w.out.Appends)
+	clear(w.out.Done)
+	clear(w.out.Loads)
+	w.out.Appends, w.out.Done, w.out.Loads = w.out.Appends[:0], w.out.Done[:0], w.out.Loads[:0]
+	w.out.Messages = w.out.Messages[:0]
+}
+
+// openCursors pins the state store for the scans of the shard that just
+// stepped, while the overlay and the store still belong to one applied index.
+func (w *worker) openCursors() {
+	for _, r := range w.out.Scans {
+		w.b.startScan(r)
+	}
+	clear(w.out.Scans)
+	w.out.Scans = w.out.Scans[:0]
+}
+
+// loadsPerLoader is how many records one loader goroutine reads before it
+// reports: enough to be worth the wake-up, few enough to share the work.
+const loadsPerLoader = 128
+
+func (w *worker) startLoads() {
+	for loads := w.out.Loads; len(loads) > 0; {
+		n := min(loadsPerLoader, len(loads))
+		part := append([]shard.Load(nil), loads[:n]...)
+		loads = loads[n:]
+		w.b.background.Add(1)
+		go w.load(part)
+	}
+}
+
+func (w *worker) load(loads []shard.Load) {
+	defer w.b.background.Done()
+	results := make([]loaded, len(loads))
+	for i, l := range loads {
+		results[i].load = l
+		if err := w.b.db.Load(l.Shard.ID(), l.Key, &results[i].cell); err != nil {
+			w.b.opts.Fatal(fmt.Errorf("shard %d: a record cannot be read: %w", l.Shard.ID(), err))
+			return
+		}
+	}
+	w.mu.Lock()
+	w.inbox.loaded = append(w.inbox.loaded, results...)
+	w.mu.Unlock()
+	w.signal()
+}
+
+// adopt makes the worker run a replica. Call it on the worker's goroutine.
+func (w *worker) adopt(r *replica) {
+	w.replicas[r.id] = r
+	w.activate(r)
+}
+
+// drop fails what a replica has under way and forgets it. Call it on the
+// worker's goroutine.
+func (w *worker) drop(r *replica, err *felix.Error) {
+	delete(w.replicas, r.id)
+	r.closed = true
+	r.owns.Store(false)
+	if job := r.capture; job != nil {
+		r.capture = nil
+		job.abandon(r.shard.Table())
+	}
+	r.shard.Close(err, &w.out)
+	for _, request := range w.out.Done {
+		w.b.finish(request)
+	}
+	w.resetOut()
+}
+
+func (w *worker) refuse(r *shard.Request, err *felix.Error) {
+	r.Err = err
+	if r.Kind == shard.Ops || r.Kind == shard.Sweep {
+		for _, p := range r.Positions {
+			r.Batch.Replies[p] = felix.Reply{Err: err}
+		}
+	}
+	w.b.finish(r)
+}
+
+func (w *worker) stop() {
+	for _, r := range w.replicas {
+		w.drop(r, errStopping)
+	}
+	w.mu.Lock()
+	rest := w.inbox
+	w.inbox = inbox{}
+	w.mu.Unlock()
+	for _, s := range rest.requests {
+		w.refuse(s.request, errStopping)
+	}
+	for _, f := range rest.calls {
+		f()
+	}
+}

@@ -1,0 +1,288 @@
+package shard
+
+import (
+	"bytes"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/engine"
+	"github.com/felix-go/felix/internal/invariant"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// entry is the log entry that evaluation is filling.
+type entry struct {
+	index    uint64
+	version  uint64
+	touched  []store.Touch
+	bytes    int
+	change   record.Counts
+	now      int64 // shard time of this evaluation; 0 while nobody asked
+	ceiling  int64 // to raise to; 0 is not
+	clear    bool
+	requests int // of waiting: how many were evaluated for this entry, at the end
+}
+
+// entryOverheadBytes is what one write costs in an entry beyond its key and
+// value, at most.
+const entryOverheadBytes = 32
+
+// evaluate works through the queue until an entry is full, and proposes it. It
+// says whether there was one.
+func (s *Shard) evaluate(out *Output) (proposed bool) {
+	if len(s.queue) == 0 || !s.Owns() {
+		return false
+	}
+	if n := len(s.proposals); n > 0 && s.proposals[n-1].clear {
+		return false // the table still shows what that entry clears
+	}
+	s.entry = entry{index: s.lastIndex + 1, version: record.Version(s.term, s.lastIndex+1), touched: s.takeTouches()}
+	for len(s.queue) > 0 && s.entry.bytes < s.cfg.MaxEntryBytes {
+		// Rule 2: what does not fit is not evaluated.
+		if s.inflight >= s.cfg.MaxInflightBytes || s.entry.clear {
+			break
+		}
+		r := s.queue[0]
+		if r.Kind == Clear && (len(s.proposals) > 0 || len(s.entry.touched) > 0) {
+			break // a barrier: what is in flight must be applied first
+		}
+		if !s.evaluateRequest(r, out) {
+			break // the entry is full in the middle of the request
+		}
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+	}
+	if len(s.queue) == 0 {
+		s.queue = s.queue[:0:cap(s.queue)]
+	}
+	return s.propose(out)
+}
+
+// evaluateRequest evaluates a request and says whether it is through with it:
+// evaluated, or waiting for loads.
+func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
+	switch r.Kind {
+	case Ops, Sweep:
+		if !s.findAll(r, out) {
+			return true
+		}
+		if !s.evaluateOps(r) {
+			return false
+		}
+	case Scan:
+		r.NowMillis = s.Now()
+		r.dep = s.lastIndex
+		s.needFence(r)
+	case Count:
+		r.dep = s.lastIndex
+		s.needFence(r)
+	case Clear:
+		r.next = 1
+		s.entry.clear = true
+		r.wrote(s.entry.index)
+	}
+	if s.entry.now != 0 {
+		r.strict = max(r.strict, s.ceilingFrom)
+	}
+	s.waiting = append(s.waiting, r)
+	s.entry.requests++
+	return true
+}
+
+// findAll looks up the keys that are still to be evaluated, into s.refs. If
+// some must be loaded the request waits for them and findAll says no.
+func (s *Shard) findAll(r *Request, out *Output) bool {
+	s.refs = s.refs[:0]
+	for _, p := range r.Positions[r.next:] {
+		key := r.Batch.Ops[p].Key
+		ref, presence := s.table.Find(key)
+		if presence == store.Unloaded {
+			ref = s.table.MarkLoading(ref, key)
+		}
+		if presence == store.Unloaded || presence == store.Loading {
+			s.load(ref, key, r, out)
+		}
+		s.refs = append(s.refs, ref)
+	}
+	return r.loading == 0
+}
+
+// evaluateOps evaluates the request's operations from r.next on and says
+// whether it got to the end.
+func (s *Shard) evaluateOps(r *Request) (whole bool) {
+	var cell record.Cell
+	read := false
+	for i, p := range r.Positions[r.next:] {
+		if s.entry.bytes >= s.cfg.MaxEntryBytes {
+			r.next += i
+			return false
+		}
+		op, reply := &r.Batch.Ops[p], &r.Batch.Replies[p]
+		ref := s.refs[i]
+		if ref == 0 { // absent when looked up; an operation before may have made it
+			ref, _ = s.table.Find(op.Key)
+		}
+		inflight := s.table.Newest(ref, &cell)
+		before := cell.Has
+		var changed bool
+		if r.Kind == Sweep {
+			*reply = felix.Reply{}
+			changed = engine.Sweep(&cell, s.Now())
+		} else {
+			changed = engine.Eval(op, &cell, s.entry.version, s, reply)
+		}
+		if !changed {
+			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)
+			read = true
+			continue
+		}
+		ref, first := s.table.Stage(ref, op.Key, &cell, s.entry.index)
+		if first {
+			s.entry.touched = append(s.entry.touched, store.Touch{Ref: ref})
+			s.entry.bytes += len(op.Key) + len(cell.Value) + entryOverheadBytes
+		}
+		s.entry.change.Add(record.CountChange(before, cell.Has))
+		r.wrote(s.entry.index)
+	}
+	s.stats.Operations += uint64(len(r.Positions) - r.next)
+	r.next = len(r.Positions)
+	if read {
+		s.needFence(r)
+	}
+	return true
+}
+
+// wrote notes that the entry at index carries a write of the request.
+func (r *Request) wrote(index uint64) {
+	r.dep = index
+	if r.first == 0 {
+		r.first = index
+	}
+}
+
+// Now implements engine.Clock: shard time, the same for all that is evaluated
+// for one entry. It makes sure that the time is below a ceiling in the log, or
+// in this very entry.
+func (s *Shard) Now() int64 {
+	if s.entry.now == 0 {
+		s.entry.now = s.clock.read(s.now)
+		if s.entry.now >= s.clock.ceiling-ceilingMargin {
+			s.entry.ceiling = s.entry.now + ceilingAhead
+			if s.entry.now >= s.clock.ceiling {
+				s.ceilingFrom = s.entry.index
+			}
+		}
+	}
+	return s.entry.now
+}
+
+// needFence makes a request wait for a round of confirmed leadership that
+// begins from now on (rule 4). A sole voter needs none, and on a leader cache
+// reads are the owner's word.
+func (s *Shard) needFence(r *Request) {
+	if s.voters > 1 && s.cfg.Consistency == felix.Quorum {
+		r.fence = s.fenceSeq + 1
+		s.fenceWanted = true
+	}
+}
+
+// propose hands the entry to Raft, if it holds anything.
+func (s *Shard) propose(out *Output) bool {
+	e := &s.entry
+	if len(e.touched) == 0 && e.ceiling == 0 && !e.clear {
+		s.giveTouches(e.touched)
+		return false
+	}
+	if cap(s.payload) > 4*s.cfg.MaxEntryBytes {
+		s.payload = nil // one huge entry must not keep its memory for ever
+	}
+	data := record.AppendHeader(s.payload[:0], record.Header{Ceiling: e.ceiling, Change: e.change})
+	if e.clear {
+		data = record.AppendClear(data)
+	}
+	for i := range e.touched {
+		t := &e.touched[i]
+		var writes int
+		data, writes = s.table.AppendWrites(data, t.Ref, e.version)
+		t.Writes = uint8(writes)
+	}
+	s.payload = data
+	if err := s.node.Propose(data); err != nil {
+		s.refused(out)
+		return false
+	}
+	if e.ceiling > 0 {
+		s.clock.ceiling = e.ceiling
+		s.ceilingFrom = e.index
+	}
+	s.proposals = append(s.proposals, proposal{index: e.index, bytes: int64(len(data)), touched: e.touched, clear: e.clear, born: s.now.Mono})
+	s.inflight += int64(len(data))
+	s.stats.Entries++
+	s.stats.EntryBytes += uint64(len(data))
+	return true
+}
+
+// refused is rule 2's last line: Raft did not take the entry, so what was
+// evaluated for it never was. Nothing was evaluated after it.
+func (s *Shard) refused(out *Output) {
+	e := &s.entry
+	first := len(s.waiting) - e.requests
+	failed := s.waiting[first:]
+	if len(s.queue) > 0 && s.queue[0].next > 0 { // evaluated in part
+		failed = append(failed, s.queue[0])
+		s.queue = s.queue[1:]
+	}
+	for _, r := range failed {
+		if r.first == 0 || r.first == e.index {
+			r.next = 0 // all its writes were for this entry: none is applied
+		}
+		s.fail(r, errLostOwner, out)
+	}
+	clear(failed)
+	s.waiting = s.waiting[:first]
+	s.discard()
+	s.giveTouches(e.touched)
+}
+
+// discard forgets everything in flight; evaluation goes on once what was
+// accepted before has been applied, which firstOwn sees to.
+func (s *Shard) discard() {
+	for i := range s.proposals {
+		for _, t := range s.proposals[i].touched {
+			s.table.DropFlight(t.Ref)
+		}
+	}
+	for _, t := range s.entry.touched {
+		s.table.DropFlight(t.Ref)
+	}
+	for i := range s.proposals {
+		s.proposals[i].touched = nil
+	}
+	s.firstOwn = max(s.firstOwn, s.lastIndex)
+}
+
+// checkProposed compares what Raft appended with what was proposed: the reply
+// and version of every operation rest on the index that was foreseen.
+func (s *Shard) checkProposed(index, term uint64, data []byte) {
+	if len(s.proposals) == 0 || !s.leader || term != s.term {
+		return
+	}
+	if p := &s.proposals[len(s.proposals)-1]; index == p.index {
+		invariant.Check(bytes.Equal(data, s.payload), "shard %d: Raft appended another entry at %d than was foreseen", s.cfg.ID, index)
+	}
+}
+
+func (s *Shard) takeTouches() []store.Touch {
+	if n := len(s.touches); n > 0 {
+		t := s.touches[n-1]
+		s.touches = s.touches[:n-1]
+		return t
+	}
+	return nil
+}
+
+func (s *Shard) giveTouches(t []store.Touch) {
+	if cap(t) > 0 && len(s.touches) < 8 {
+		s.touches = append(s.touches, t[:0])
+	}
+}

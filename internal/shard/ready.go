@@ -1,0 +1,210 @@
+package shard
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix/internal/invariant"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// handleReady takes what Raft has decided until there is nothing more.
+func (s *Shard) handleReady(out *Output) error {
+	for s.node.HasReady() {
+		rd := s.node.Ready()
+		// The order is rule 3: role and term before the commit index.
+		s.handleRole(&rd, out)
+		s.handleEntries(&rd)
+		if commit := rd.HardState.GetCommit(); commit > s.commit {
+			s.commit = commit
+		}
+		s.handleReadStates(rd.ReadStates)
+		for _, m := range rd.Messages {
+			switch m.GetTo() {
+			case raft.LocalAppendThread:
+				out.Appends = append(out.Appends, s.append(m, rd.MustSync))
+			case raft.LocalApplyThread:
+				if err := s.apply(m, out); err != nil {
+					return err
+				}
+			default:
+				out.Messages = append(out.Messages, m)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
+	term := s.term
+	if !raft.IsEmptyHardState(rd.HardState) {
+		term = rd.HardState.GetTerm()
+	}
+	leads := s.leader
+	if rd.SoftState != nil {
+		leads = rd.SoftState.RaftState == raft.StateLeader
+	}
+	if s.leader && (!leads || term != s.term) {
+		s.loseLeadership(out)
+	}
+	s.term = term
+	if leads && !s.leader {
+		s.leader = true
+		s.firstOwn = 0
+		s.transferee = 0
+	}
+}
+
+// loseLeadership answers everything that was evaluated: written is unknown,
+// read is unconfirmed. What was not evaluated keeps waiting for an owner.
+func (s *Shard) loseLeadership(out *Output) {
+	s.leader = false
+	s.firstOwn = 0
+	for _, r := range s.waiting {
+		s.fail(r, errLostOwner, out)
+	}
+	clear(s.waiting)
+	s.waiting = s.waiting[:0]
+	s.entry = entry{}
+	s.discard()
+	s.proposals, s.inflight = nil, 0
+	s.firstOwn = 0
+	s.fencePending, s.fenceWanted = false, false
+	kept := s.queue[:0]
+	for _, r := range s.queue {
+		if r.next > 0 { // evaluated in part
+			s.fail(r, errLostOwner, out)
+			continue
+		}
+		kept = append(kept, r)
+	}
+	clear(s.queue[len(kept):])
+	s.queue = kept
+}
+
+func (s *Shard) handleEntries(rd *raft.Ready) {
+	for _, e := range rd.Entries {
+		s.lastIndex = e.GetIndex()
+		if s.leader && e.GetTerm() == s.term {
+			if s.firstOwn == 0 {
+				s.firstOwn = e.GetIndex()
+			}
+			s.checkProposed(e.GetIndex(), e.GetTerm(), e.GetData())
+		}
+	}
+}
+
+// append turns Raft's storage message into an Append.
+func (s *Shard) append(m *raftpb.Message, sync bool) Append {
+	a := Append{Shard: s, Entries: m.GetEntries(), Sync: sync, Responses: m.GetResponses()}
+	if m.Term != nil {
+		a.HardState = &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}
+	}
+	invariant.Check(m.GetSnapshot().GetMetadata().GetIndex() == 0, "shard %d: a snapshot arrived on a single broker", s.cfg.ID)
+	return a
+}
+
+// apply makes committed entries the applied state, and tells Raft.
+func (s *Shard) apply(m *raftpb.Message, out *Output) error {
+	for _, e := range m.GetEntries() {
+		if err := s.applyEntry(e); err != nil {
+			return fmt.Errorf("shard %d: entry %d of term %d: %w", s.cfg.ID, e.GetIndex(), e.GetTerm(), err)
+		}
+	}
+	s.stats.Applied += uint64(len(m.GetEntries()))
+	for _, response := range m.GetResponses() {
+		if err := s.Step(response); err != nil {
+			return err
+		}
+	}
+	if s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn {
+		s.clock.start(s.table.Applied().Ceiling, s.now)
+	}
+	return nil
+}
+
+func (s *Shard) applyEntry(e *raftpb.Entry) error {
+	index, term := e.GetIndex(), e.GetTerm()
+	touched := s.applied(index, term)
+	if e.GetType() != raftpb.EntryNormal {
+		return s.applyConfChange(e)
+	}
+	generation := s.table.Generation()
+	if err := s.table.Apply(index, term, e.GetData(), touched); err != nil {
+		return err
+	}
+	s.giveTouches(touched)
+	if s.table.Generation() != generation {
+		s.forgetLoads()
+	}
+	return nil
+}
+
+// applied removes the proposal at index and answers what it touched, or nil if
+// the entry is not one that this owner proposed in this term.
+func (s *Shard) applied(index, term uint64) []store.Touch {
+	if len(s.proposals) == 0 || s.proposals[0].index != index || term != s.term {
+		return nil
+	}
+	p := s.proposals[0]
+	s.proposals[0] = proposal{}
+	s.proposals = s.proposals[1:]
+	s.inflight -= p.bytes
+	return p.touched
+}
+
+func (s *Shard) applyConfChange(e *raftpb.Entry) error {
+	var change raftpb.ConfChangeI
+	if e.GetType() == raftpb.EntryConfChange {
+		v1 := &raftpb.ConfChange{}
+		if err := proto.Unmarshal(e.GetData(), v1); err != nil {
+			return err
+		}
+		change = v1
+	} else {
+		v2 := &raftpb.ConfChangeV2{}
+		if err := proto.Unmarshal(e.GetData(), v2); err != nil {
+			return err
+		}
+		change = v2
+	}
+	conf := s.node.ApplyConfChange(change)
+	encoded, err := proto.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	s.voters = len(conf.GetVoters())
+	s.cfg.Log.SetConfState(conf)
+	s.table.SkipTo(e.GetIndex(), e.GetTerm())
+	s.table.SetConfState(encoded)
+	return nil
+}
+
+func unmarshalConf(b []byte, conf *raftpb.ConfState) error { return proto.Unmarshal(b, conf) }
+
+// startFence begins a round if reads wait for one and none is under way. The
+// context is unique: an answer to an earlier round must not pass for this one.
+func (s *Shard) startFence() {
+	if !s.fenceWanted || s.fencePending || !s.leader {
+		return
+	}
+	s.fenceSeq++
+	s.fencePending, s.fenceWanted = true, false
+	context := binary.BigEndian.AppendUint64(nil, s.term)
+	s.node.ReadIndex(binary.BigEndian.AppendUint64(context, s.fenceSeq))
+}
+
+func (s *Shard) handleReadStates(states []raft.ReadState) {
+	for _, state := range states {
+		if len(state.RequestCtx) != 16 || binary.BigEndian.Uint64(state.RequestCtx) != s.term {
+			continue
+		}
+		if seq := binary.BigEndian.Uint64(state.RequestCtx[8:]); seq == s.fenceSeq {
+			s.fenceDone, s.fencePending = seq, false
+		}
+	}
+}

@@ -1,0 +1,223 @@
+package shard
+
+import (
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// RequestKind says what a request asks for.
+type RequestKind uint8
+
+const (
+	// Ops evaluates Batch.Ops at Positions into Batch.Replies.
+	Ops RequestKind = iota
+	// Sweep deletes those records of the keys of Batch.Ops at Positions that
+	// have expired.
+	Sweep
+	// Scan fills Overlay, for the runner to merge with the DB.
+	Scan
+	// Count fills Counts.
+	Count
+	// Clear deletes every record.
+	Clear
+)
+
+// Request is a piece of work for one shard. Between Submit and Done it belongs
+// to the shard.
+type Request struct {
+	Kind      RequestKind
+	Batch     *felix.Batch // Ops, Sweep
+	Positions []int32      // of Batch.Ops, in order of evaluation
+	Bytes     int64        // what the request holds in memory, for budgets
+	// Deadline, as Now.Mono, is when to stop waiting.
+	Deadline time.Duration
+
+	Scan felix.ScanRequest // Scan: what to list; Limit bounds the overlay
+
+	// Err is the failure of a Scan, Count or Clear (operations have theirs in
+	// their replies).
+	Err       *felix.Error
+	Overlay   []store.OverlayItem // Scan
+	Cut       bool                // Scan: there are more dirty keys above the overlay
+	NowMillis int64               // Scan: shard time
+	Counts    record.Counts       // Count
+	// ShardID, Scanned and Finished are for the runner: the shard only sets the
+	// first. Scanned is what it made of the Overlay and the DB.
+	ShardID uint64
+	Scanned felix.ScanPage
+	// Finished is closed by the runner, for all kinds but Ops.
+	Finished chan struct{}
+
+	next    int    // of Positions: the first not evaluated
+	loading int    // loads it waits for
+	first   uint64 // the first entry that carries a write of it; 0 is none
+	dep     uint64 // the reply waits for this index to be committed
+	// strict is as dep, but even on a leader cache: the entry with the clock
+	// ceiling that the evaluation relied on.
+	strict uint64
+	fence  uint64 // the reply waits for this fence round; 0 is none
+}
+
+func (r *Request) reset() {
+	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts = nil, nil, false, 0, record.Counts{}
+	r.next, r.loading, r.first, r.dep, r.strict, r.fence = 0, 0, 0, 0, 0, 0
+}
+
+var (
+	errNoOwner = &felix.Error{Code: felix.Unavailable,
+		Message:    "the key's shard has no owner with a majority right now; nothing was applied, try again",
+		RetryAfter: 200 * time.Millisecond}
+	errLostOwner = &felix.Error{Code: felix.Unavailable,
+		Message:    "the key's shard changed its owner before the answer was confirmed; nothing was applied, try again",
+		RetryAfter: 100 * time.Millisecond}
+	errUnknown = &felix.Error{Code: felix.OutcomeUnknown,
+		Message: "the operation was logged but its commit could not be confirmed: it may or may not be applied"}
+)
+
+// fail answers all of a request that is not answered yet: what was not
+// evaluated with err, what was evaluated with what can be said of it.
+func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
+	switch r.Kind {
+	case Ops, Sweep:
+		for i, p := range r.Positions {
+			reply := &r.Batch.Replies[p]
+			switch {
+			case i >= r.next:
+				*reply = felix.Reply{Err: err}
+			case reply.Err != nil && !r.Batch.Ops[p].Mutates():
+				// Its own error stands: a read cannot be made worse.
+			case reply.Applied && r.Batch.Ops[p].Mutates():
+				*reply = felix.Reply{Err: errUnknown}
+			default:
+				// A read or a refusal that was not confirmed (rule 5).
+				*reply = felix.Reply{Err: errLostOwner}
+			}
+		}
+	case Clear:
+		if r.next > 0 {
+			err = errUnknown
+		}
+		r.Err = err
+	default:
+		r.Err = err
+	}
+	out.Done = append(out.Done, r)
+}
+
+// expire fails the requests whose deadline has passed. Those that wait for the
+// disk are not looked at: it answers, or the process ends.
+func (s *Shard) expire(out *Output) {
+	s.queue = s.expireIn(s.queue, out)
+	s.waiting = s.expireIn(s.waiting, out)
+}
+
+func (s *Shard) expireIn(list []*Request, out *Output) []*Request {
+	kept := list[:0]
+	for _, r := range list {
+		if r.Deadline > s.now.Mono {
+			kept = append(kept, r)
+			continue
+		}
+		s.fail(r, errNoOwner, out)
+	}
+	clear(list[len(kept):])
+	return kept
+}
+
+// release answers what may be answered.
+func (s *Shard) release(out *Output) {
+	if len(s.waiting) == 0 {
+		return
+	}
+	early := s.cfg.Consistency == felix.Leader && s.tailIsFresh()
+	kept := s.waiting[:0]
+	applied := s.table.Applied().Index
+	for _, r := range s.waiting {
+		ready := r.strict <= s.commit && r.fence <= s.fenceDone && (r.dep <= s.commit || early && r.Kind == Ops)
+		switch {
+		case !ready:
+			kept = append(kept, r)
+		case r.Kind == Ops || r.Kind == Sweep || r.Kind == Clear:
+			out.Done = append(out.Done, r)
+		case applied < r.dep:
+			kept = append(kept, r) // committed by others, not on our disk yet
+		default:
+			s.look(r, out)
+		}
+	}
+	clear(s.waiting[len(kept):])
+	s.waiting = kept
+}
+
+// look does a Scan or Count on the applied state, whose time has come.
+func (s *Shard) look(r *Request, out *Output) {
+	if r.Kind == Count {
+		r.Counts = s.table.Counts()
+		out.Done = append(out.Done, r)
+		return
+	}
+	items, cut, unloaded := s.table.Overlay(r.Scan.Prefix, r.Scan.After, r.Scan.Limit)
+	if len(unloaded) > 0 {
+		// Looked at again, behind a new fence, once they are loaded.
+		for _, ref := range unloaded {
+			key := s.table.Key(ref)
+			s.load(s.table.MarkLoading(ref, key), key, r, out)
+		}
+		return
+	}
+	r.Overlay, r.Cut = items, cut
+	out.Scans = append(out.Scans, r)
+}
+
+// tailIsFresh says whether a leader cache may still acknowledge on its own.
+func (s *Shard) tailIsFresh() bool {
+	for i := range s.proposals {
+		if p := &s.proposals[i]; p.index > s.commit {
+			return s.now.Mono-p.born <= felix.LeaderTail
+		}
+	}
+	return true
+}
+
+// load asks for a record and makes r wait for it.
+func (s *Shard) load(ref store.Ref, key []byte, r *Request, out *Output) {
+	l := s.loads[ref]
+	if l == nil {
+		l = &pendingLoad{}
+		s.loads[ref] = l
+		out.Loads = append(out.Loads, Load{Shard: s, Ref: ref, Generation: s.table.Generation(),
+			Key: append([]byte(nil), key...)})
+	}
+	r.loading++
+	l.waiters = append(l.waiters, r)
+}
+
+// Loaded hands in what the DB holds under the key of a Load.
+func (s *Shard) Loaded(l Load, c *record.Cell) {
+	if l.Generation != s.table.Generation() {
+		return // forgetLoads has queued who waited
+	}
+	pending := s.loads[l.Ref]
+	delete(s.loads, l.Ref)
+	s.table.Loaded(l.Ref, l.Generation, c)
+	s.wake(pending)
+}
+
+// forgetLoads lets everybody who waits for a load look again.
+func (s *Shard) forgetLoads() {
+	for ref, l := range s.loads {
+		delete(s.loads, ref)
+		s.wake(l)
+	}
+}
+
+func (s *Shard) wake(l *pendingLoad) {
+	for _, r := range l.waiters {
+		if r.loading--; r.loading == 0 {
+			s.queue = append(s.queue, r)
+		}
+	}
+}

@@ -1,0 +1,276 @@
+// Package shard is one replicated state machine as a step function: events and
+// a time go in; log appends, messages, record loads and finished requests come
+// out. It starts no goroutine and reads no clock, random source or file; a
+// runner (internal/broker) drives it, and so does the simulation.
+//
+// The owner (the Raft leader) evaluates operations on the newest state, which
+// is the applied state under what is in flight, and proposes the resulting
+// record writes; a reply waits until all that it saw or wrote is committed.
+// The numbered rules in the comments are those of design.md section 3.
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// Log is the shard's Raft log as the shard needs it; reads only, since appends
+// go out through Output.
+type Log interface {
+	raft.Storage
+	SetConfState(*raftpb.ConfState)
+	Compact(index uint64) error
+}
+
+// Now is the time of a step, from the runner.
+type Now struct {
+	WallMillis int64         // Unix time; may jump
+	Mono       time.Duration // since some start; never goes back
+}
+
+// Config describes a replica.
+type Config struct {
+	ID          uint64 // of the shard, unique in the cluster, never reused
+	RaftID      uint64 // of this replica, never reused
+	Consistency felix.Consistency
+	Log         Log
+	Table       *store.Table // as of the DB's Applied; the log reaches it
+	Logger      raft.Logger
+	// ElectionTicks and HeartbeatTicks are in calls of Tick.
+	ElectionTicks  int
+	HeartbeatTicks int
+	// MaxInflightBytes bounds what is evaluated and not applied.
+	MaxInflightBytes int64
+	// MaxEntryBytes is about how large an entry may grow before the next one
+	// is begun.
+	MaxEntryBytes int
+}
+
+// Output is what a step wants done. The runner empties it between steps.
+type Output struct {
+	Appends  []Append          // in order
+	Messages []*raftpb.Message // to other replicas; may go out at once
+	Loads    []Load            // read from the DB, then hand to Loaded
+	Scans    []*Request        // ready for a DB cursor, which must be opened before the next step
+	Done     []*Request        // finished
+}
+
+// Append is log data to make durable. When it is (for Sync: on disk; otherwise
+// merely written), the Responses go to Step of this shard or to the peers that
+// they name. Appends of one shard are handled in order.
+type Append struct {
+	Shard     *Shard
+	Entries   []*raftpb.Entry
+	HardState *raftpb.HardState
+	Sync      bool
+	Responses []*raftpb.Message
+}
+
+// Load is a record to read from the DB.
+type Load struct {
+	Shard      *Shard
+	Ref        store.Ref
+	Generation uint64
+	Key        []byte
+}
+
+// proposal is an entry that this owner proposed and that is not applied yet.
+type proposal struct {
+	index   uint64
+	bytes   int64         // of the payload
+	touched []store.Touch // of the payload's writes; nil for a ClearShard
+	clear   bool
+	born    time.Duration
+}
+
+// Shard is one replica. It is not safe for concurrent use.
+type Shard struct {
+	cfg   Config
+	node  *raft.RawNode
+	table *store.Table
+	now   Now
+	clock clock
+
+	leader bool
+	term   uint64 // current Raft term
+	// firstOwn is the index of this leader's first entry of its term, 0
+	// before that is in the log. Nothing is evaluated until it is applied
+	// (rule 1).
+	firstOwn    uint64
+	lastIndex   uint64 // of the log, counting what is not durable yet
+	commit      uint64
+	voters      int
+	transferee  uint64 // nonzero: handing ownership over, nothing is evaluated
+	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
+
+	queue     []*Request // not evaluated, in order
+	waiting   []*Request // evaluated, not answered
+	loads     map[store.Ref]*pendingLoad
+	proposals []proposal // in index order: evaluated, not applied
+	inflight  int64      // bytes of proposals
+	entry     entry      // being built; empty between steps
+	payload   []byte     // of the newest proposal; used again, since Raft copies it
+	refs      []store.Ref
+	touches   [][]store.Touch // to use again
+
+	fenceSeq     uint64 // of the last round begun
+	fenceDone    uint64 // of the last round confirmed
+	fencePending bool
+	fenceWanted  bool
+
+	stats Stats
+}
+
+type pendingLoad struct {
+	waiters []*Request
+}
+
+// Stats counts what the shard did since it was made.
+type Stats struct {
+	Operations uint64
+	Entries    uint64 // proposed
+	EntryBytes uint64
+	Applied    uint64 // entries
+}
+
+// New makes a replica from its log and table, which agree (design.md section
+// 5, "Restart order").
+func New(cfg Config) (*Shard, error) {
+	applied := cfg.Table.Applied()
+	conf := &raftpb.ConfState{}
+	if err := unmarshalConf(applied.ConfState, conf); err != nil {
+		return nil, fmt.Errorf("shard %d: its Raft configuration cannot be read: %w", cfg.ID, err)
+	}
+	cfg.Log.SetConfState(conf)
+	last, err := cfg.Log.LastIndex()
+	if err != nil {
+		return nil, fmt.Errorf("shard %d: reading its log: %w", cfg.ID, err)
+	}
+	node, err := raft.NewRawNode(&raft.Config{
+		ID:                        cfg.RaftID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   cfg.Log,
+		Applied:                   applied.Index,
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             1 << 20,
+		MaxCommittedSizePerReady:  64 << 20,
+		MaxUncommittedEntriesSize: math.MaxUint64, // rule 2: bounded before evaluating
+		MaxInflightMsgs:           256,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		DisableProposalForwarding: true, // rule 1
+		StepDownOnRemoval:         true,
+		Logger:                    cfg.Logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
+	}
+	s := &Shard{cfg: cfg, node: node, table: cfg.Table, lastIndex: last, commit: applied.Index,
+		voters: len(conf.GetVoters()), loads: map[store.Ref]*pendingLoad{}}
+	s.term = node.BasicStatus().GetTerm()
+	if s.voters == 1 && conf.GetVoters()[0] == cfg.RaftID {
+		// Nobody else can lead: do not wait for the election timeout.
+		if err := node.Campaign(); err != nil {
+			return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
+		}
+	}
+	return s, nil
+}
+
+// ID is the shard's id.
+func (s *Shard) ID() uint64 { return s.cfg.ID }
+
+// Table is the shard's table, for the runner to take checkpoints of between
+// steps.
+func (s *Shard) Table() *store.Table { return s.table }
+
+// Stats is what the shard did so far.
+func (s *Shard) Stats() Stats { return s.stats }
+
+// Owns says whether this replica is the owner and evaluates operations.
+func (s *Shard) Owns() bool {
+	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn && s.transferee == 0
+}
+
+// Consistency is the cache's.
+func (s *Shard) Consistency() felix.Consistency { return s.cfg.Consistency }
+
+// Log is the shard's log.
+func (s *Shard) Log() Log { return s.cfg.Log }
+
+// Compact drops the log up to index, which a durable checkpoint covers.
+func (s *Shard) Compact(index uint64) error { return s.cfg.Log.Compact(index) }
+
+// Submit queues a request. It is answered through Output.Done.
+func (s *Shard) Submit(r *Request) {
+	r.reset()
+	r.ShardID = s.cfg.ID
+	s.queue = append(s.queue, r)
+}
+
+// Step hands in a message from another replica, or the response of an Append.
+// A message that Raft has no use for is dropped, as the network might.
+func (s *Shard) Step(m *raftpb.Message) error {
+	err := s.node.Step(m)
+	if err == nil || errors.Is(err, raft.ErrProposalDropped) || errors.Is(err, raft.ErrStepPeerNotFound) {
+		return nil
+	}
+	return fmt.Errorf("shard %d: Raft message %v: %w", s.cfg.ID, m.GetType(), err)
+}
+
+// Tick moves Raft's logical clock.
+func (s *Shard) Tick() { s.node.Tick() }
+
+// Advance does all that can be done at this time.
+func (s *Shard) Advance(now Now, out *Output) error {
+	s.now = now
+	s.expire(out)
+	if err := s.handleReady(out); err != nil {
+		return err
+	}
+	for s.evaluate(out) {
+		if err := s.handleReady(out); err != nil {
+			return err
+		}
+	}
+	s.startFence()
+	if err := s.handleReady(out); err != nil {
+		return err
+	}
+	s.release(out)
+	s.table.Trim(trimPerStep)
+	return nil
+}
+
+// trimPerStep bounds the entries that one step looks at for eviction: more
+// than a step inserts, so that the budget is kept.
+const trimPerStep = 16_384
+
+// Close fails every request that is under way. The shard must not be used
+// afterwards.
+func (s *Shard) Close(err *felix.Error, out *Output) {
+	s.loseLeadership(out)
+	for _, l := range s.loads {
+		for _, r := range l.waiters {
+			if r.loading > 0 {
+				r.loading = 0
+				s.queue = append(s.queue, r)
+			}
+		}
+	}
+	s.loads = nil
+	for _, r := range s.queue {
+		s.fail(r, err, out)
+	}
+	s.queue = nil
+	s.table.Release()
+}

@@ -1,0 +1,164 @@
+package store
+
+import (
+	"bytes"
+	"hash/maphash"
+
+	"github.com/felix-go/felix/internal/invariant"
+	"github.com/felix-go/felix/internal/record"
+)
+
+// Touch says that the log entry has Writes writes, in order, for the entry
+// that Ref names. The owner knows it from evaluation, and saves the look-ups.
+type Touch struct {
+	Ref    Ref
+	Writes uint8
+}
+
+// Apply makes the writes of the committed log entry at (index, term) the
+// applied state. touched is what the owner staged for it, or nil. An error is
+// a payload that this build cannot read: the process must not go on.
+func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error {
+	invariant.Check(index == t.applied.Index+1, "entry %d was applied after %d", index, t.applied.Index)
+	r, err := record.ReadEntry(payload)
+	if err != nil {
+		return err
+	}
+	version := record.Version(term, index)
+	owned := touched != nil
+	var w record.Write
+	for r.More() {
+		if err := r.Next(&w); err != nil {
+			return err
+		}
+		if w.Kind == record.ClearShard {
+			t.clear()
+			continue
+		}
+		ref := Ref(0)
+		if owned {
+			invariant.Check(len(touched) > 0, "entry %d has more writes than were staged", index)
+			ref = touched[0].Ref
+			if touched[0].Writes--; touched[0].Writes == 0 {
+				touched = touched[1:]
+			}
+		} else if ref = t.lookup(maphash.Bytes(t.seed, w.Key), w.Key); ref == 0 {
+			ref = t.insert(w.Key)
+		}
+		t.applyWrite(ref, &w, version)
+		if e := t.at(ref); owned && e.flight != 0 && t.flights[e.flight].index == index &&
+			(len(touched) == 0 || touched[0].Ref != ref) {
+			t.freeFlightOf(e)
+		}
+	}
+	t.applied.Index, t.applied.Term = index, term
+	t.applied.Ceiling = max(t.applied.Ceiling, r.Header.Ceiling)
+	t.applied.Counts.Add(r.Header.Change)
+	return nil
+}
+
+// SkipTo notes an entry without writes (a configuration change).
+func (t *Table) SkipTo(index, term uint64) {
+	invariant.Check(index == t.applied.Index+1, "entry %d was applied after %d", index, t.applied.Index)
+	t.applied.Index, t.applied.Term = index, term
+}
+
+func (t *Table) applyWrite(ref Ref, w *record.Write, version uint64) {
+	e := t.at(ref)
+	t.touch(ref, e)
+	switch w.Kind {
+	case record.PutCounter:
+		t.learn(e, flagKnownCounter, flagDiskCounter)
+		if e.flags&flagHasCounter == 0 {
+			t.held.Counters++
+		}
+		e.flags |= flagHasCounter
+		e.sum, e.expiry, e.version = w.Sum, w.Expiry, version
+	case record.PutValue:
+		t.learn(e, flagKnownValue, flagDiskValue)
+		if e.flags&flagHasValue == 0 {
+			t.held.Values++
+		}
+		e.flags |= flagHasValue
+		t.setValue(e, t.ownValue(e, w.Value, version), w.Expiry, version)
+	case record.DeleteCounter:
+		t.learn(e, flagKnownCounter, flagDiskCounter)
+		t.setHas(e, e.flags&flagHasValue)
+	case record.DeleteValue:
+		t.learn(e, flagKnownValue, flagDiskValue)
+		t.setHas(e, e.flags&flagHasCounter)
+	}
+}
+
+// ownValue is a copy of an entry's value, or the one that is already in flight.
+func (t *Table) ownValue(e *entry, value []byte, version uint64) []byte {
+	if e.flight != 0 && t.flights[e.flight].cell.ValueVer == version {
+		return t.flights[e.flight].cell.Value
+	}
+	return bytes.Clone(value)
+}
+
+// learn notes that a record of the entry is known from now on. If it was not,
+// the DB may hold an older one.
+func (t *Table) learn(e *entry, known, disk flags) {
+	if e.flags&known == 0 {
+		if !t.complete() {
+			e.flags |= disk
+		}
+		e.flags |= known
+	}
+}
+
+// touch makes an entry dirty, and first saves it for a running checkpoint that
+// has not captured it yet.
+func (t *Table) touch(ref Ref, e *entry) {
+	now := flagDirty0 << t.parity
+	if c := t.checkpoint; c != nil {
+		old := flagDirty0 << (t.parity ^ 1)
+		if e.flags&(old|flagCaptured) == old {
+			c.capture(t, e)
+		}
+	}
+	if e.flags&now == 0 {
+		e.flags |= now
+		t.dirty = append(t.dirty, ref)
+	}
+}
+
+// clear is a ClearShard: every record is gone. Loads under way are void.
+func (t *Table) clear() {
+	invariant.Check(len(t.flights)-1 == len(t.freeFlight), "a shard was cleared with operations in flight")
+	if t.checkpoint != nil {
+		t.checkpoint.abort()
+		t.checkpoint = nil
+	}
+	t.reset()
+	t.generation++
+	t.clearDisk = true
+	t.applied.Counts = record.Counts{}
+}
+
+// Trim evicts entries that are only cached, as long as the broker's tables are
+// over their budget, looking at no more than examine entries (a clock with one
+// bit of history).
+func (t *Table) Trim(examine int) {
+	for ; examine > 0 && t.budget.used.Load() > t.budget.MaxBytes && len(t.chunks) > 0; examine-- {
+		t.hand++
+		if int(t.hand>>chunkBits) >= len(t.chunks) {
+			t.hand = 1
+		}
+		c := t.chunks[t.hand>>chunkBits]
+		if c == nil {
+			t.hand |= chunkSize - 1
+			continue
+		}
+		e := &c.entries[t.hand&(chunkSize-1)]
+		switch {
+		case e.flags&flagLive == 0 || e.flags&(flagDirtyAny|flagLoading) != 0 || e.flight != 0:
+		case e.flags&flagUsed != 0:
+			e.flags &^= flagUsed
+		default:
+			t.remove(t.hand)
+		}
+	}
+}

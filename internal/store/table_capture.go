@@ -1,0 +1,159 @@
+package store
+
+import (
+	"bytes"
+	"sort"
+
+	"github.com/felix-go/felix/internal/record"
+)
+
+// Capture is a checkpoint being taken of a table: its dirty entries as they
+// were when it began, gathered a slice at a time so that no slice takes long.
+// An entry that changes before its turn is saved by the change.
+type Capture struct {
+	// Checkpoint is what to write once Capture is whole.
+	Checkpoint Checkpoint
+	entries    []Ref
+	next       int // of entries, to capture; then, to clean
+	arena      []byte
+	aborted    bool
+}
+
+// BeginCheckpoint starts a checkpoint of the table as it is now. Only one can
+// be under way.
+func (t *Table) BeginCheckpoint() *Capture {
+	c := &Capture{entries: t.dirty, Checkpoint: Checkpoint{Applied: t.applied, Clear: t.clearDisk}}
+	c.Checkpoint.Records = make([]CheckpointRecord, 0, len(t.dirty))
+	c.Checkpoint.Applied.ConfState = bytes.Clone(t.applied.ConfState)
+	t.dirty, t.clearDisk = nil, false
+	t.parity ^= 1
+	t.checkpoint = c
+	return c
+}
+
+// CaptureSlice captures up to n more entries and says whether that was all.
+// After a ClearShard it is all at once, with Aborted set.
+func (t *Table) CaptureSlice(c *Capture, n int) (whole bool) {
+	old := flagDirty0 << (t.parity ^ 1)
+	for ; n > 0 && !c.aborted && c.next < len(c.entries); n-- {
+		e := t.at(c.entries[c.next])
+		if e.flags&(old|flagCaptured) == old {
+			c.capture(t, e)
+		}
+		c.next++
+	}
+	if c.aborted || c.next == len(c.entries) {
+		c.next = 0
+		return true
+	}
+	return false
+}
+
+// Aborted says that a ClearShard made the checkpoint pointless: it must not be
+// written nor finished.
+func (c *Capture) Aborted() bool { return c.aborted }
+
+// Abandon gives a checkpoint up, as when its shard is closed.
+func (t *Table) Abandon(c *Capture) {
+	c.abort()
+	t.checkpoint = nil
+}
+
+func (c *Capture) abort() {
+	c.aborted = true
+	c.entries = nil
+}
+
+func (c *Capture) capture(t *Table, e *entry) {
+	r := CheckpointRecord{OnDisk: e.flags.onDisk()}
+	t.readApplied(e, &r.Cell)
+	key := t.keyOf(e)
+	if cap(c.arena)-len(c.arena) < len(key) {
+		c.arena = make([]byte, 0, max(64<<10, len(key)))
+	}
+	from := len(c.arena)
+	c.arena = append(c.arena, key...)
+	r.Key = c.arena[from:len(c.arena):len(c.arena)]
+	c.Checkpoint.Records = append(c.Checkpoint.Records, r)
+	// What is about to be on disk: from now on a deletion needs a tombstone,
+	// and what is deleted by this checkpoint needs none.
+	e.flags = e.flags&^(flagDiskCounter|flagDiskValue) | flags(r.Cell.Has)<<4 | flagCaptured
+}
+
+// FinishSlice makes up to n entries clean after the checkpoint is durable, and
+// says whether that was all. Only then may the next checkpoint begin.
+func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
+	if c.aborted {
+		return true
+	}
+	old := flagDirty0 << (t.parity ^ 1)
+	for ; n > 0 && c.next < len(c.entries); n-- {
+		ref := c.entries[c.next]
+		c.next++
+		e := t.at(ref)
+		e.flags &^= old | flagCaptured
+		if e.flags&(flagHasAll|flagDirtyAny|flagLoading) == 0 && e.flags&flagKnownAll == flagKnownAll && e.flight == 0 {
+			t.remove(ref)
+		}
+	}
+	if c.next < len(c.entries) {
+		return false
+	}
+	t.checkpoint = nil
+	return true
+}
+
+// Overlay lists the dirty applied cells with the prefix and above after, in
+// key order: at most limit of them, cut saying that there are more. unloaded
+// are entries in that range of which the DB knows more; while there are any,
+// the overlay is not to be used.
+func (t *Table) Overlay(prefix, after []byte, limit int) (items []OverlayItem, cut bool, unloaded []Ref) {
+	current := flagDirty0 << t.parity
+	add := func(ref Ref) {
+		e := t.at(ref)
+		key := t.keyOf(e)
+		if !bytes.HasPrefix(key, prefix) || after != nil && bytes.Compare(key, after) <= 0 {
+			return
+		}
+		if e.flags&flagKnownAll != flagKnownAll {
+			if !t.complete() {
+				unloaded = append(unloaded, ref)
+				return
+			}
+			e.flags |= flagKnownAll
+		}
+		item := OverlayItem{Key: key}
+		t.readApplied(e, &item.Cell)
+		items = append(items, item)
+		if len(items) >= 4*limit {
+			items, cut = smallest(items, limit), true
+		}
+	}
+	for _, ref := range t.dirty {
+		add(ref)
+	}
+	if t.checkpoint != nil {
+		for _, ref := range t.checkpoint.entries {
+			e := t.at(ref)
+			if e.flags&flagDirtyAny != 0 && e.flags&current == 0 {
+				add(ref)
+			}
+		}
+	}
+	if len(items) > limit {
+		cut = true
+	}
+	items = smallest(items, limit)
+	for i := range items {
+		items[i].Key = bytes.Clone(items[i].Key)
+	}
+	return items, cut, unloaded
+}
+
+func smallest(items []OverlayItem, limit int) []OverlayItem {
+	sort.Slice(items, func(i, j int) bool { return bytes.Compare(items[i].Key, items[j].Key) < 0 })
+	return items[:min(limit, len(items))]
+}
+
+// Counts is how many records are applied.
+func (t *Table) Counts() record.Counts { return t.applied.Counts }
