@@ -79,6 +79,7 @@ func (c *cache) Scan(_ context.Context, req felix.ScanRequest) (felix.ScanPage, 
 		}
 		if len(page.Items) == req.Limit {
 			page.More = true
+			page.Next = slices.Clone(page.Items[req.Limit-1].Key)
 			break
 		}
 		page.Items = append(page.Items, felix.ScanItem{
