@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/felix-go/felix/internal/record"
 )
 
@@ -150,11 +152,15 @@ type pass struct {
 }
 
 // run walks from hint to hint until it has found enough. resume is above the
-// last one visited.
+// last one visited. Hints and records are read as of one moment.
 func (p *pass) run(from, end []byte) (resume []byte, more bool, err error) {
 	it, err := p.db.iterate(from, end)
 	if err != nil {
 		return nil, false, err
+	}
+	records, err := it.Clone(pebble.CloneOptions{IterOptions: &loadOptions})
+	if err != nil {
+		return nil, false, p.db.fail("sweeping expired records", errors.Join(err, it.Close()))
 	}
 	resume = end
 	for ok := it.First(); ok; ok = it.Next() {
@@ -162,37 +168,30 @@ func (p *pass) run(from, end []byte) (resume []byte, more bool, err error) {
 			resume, more = bytes.Clone(it.Key()), true
 			break
 		}
-		if err = p.visit(it.Key()); err != nil {
+		if err = p.visit(it.Key(), records); err != nil {
 			break
 		}
 	}
-	if err = errors.Join(err, it.Close()); err != nil {
+	if err = errors.Join(err, it.Close(), records.Close()); err != nil {
 		return nil, false, p.db.fail("sweeping expired records", err)
 	}
 	return resume, more, nil
 }
 
 // visit compares a hint with its record.
-func (p *pass) visit(hintKey []byte) error {
+func (p *pass) visit(hintKey []byte, records *pebble.Iterator) error {
 	expiry, class, key, err := record.ParseExpiryKey(hintKey)
 	if err != nil {
 		return err
 	}
-	var c record.Cell
 	p.key = record.AppendStateKey(p.key[:0], p.shard, class, key)
 	matches := false
-	_, err = p.db.read(p.key, func(b []byte) error {
-		if class == record.CounterClass {
-			err := record.ReadCounter(b, &c)
-			matches = c.CounterExpiry == expiry
+	if records.SeekPrefixGE(p.key) {
+		if matches, err = expires(records.Value(), class, expiry); err != nil {
 			return err
 		}
-		err := record.ReadValue(b[:min(len(b), valueHeaderBytes)], &c)
-		matches = c.ValueExpiry == expiry
-		return err
-	})
-	if err != nil {
-		return err
+	} else if err := records.Error(); err != nil {
+		return err // not a record that is gone
 	}
 	if matches {
 		p.keys = append(p.keys, bytes.Clone(key))
@@ -200,6 +199,17 @@ func (p *pass) visit(hintKey []byte) error {
 		p.stale = append(p.stale, bytes.Clone(hintKey))
 	}
 	return nil
+}
+
+// expires says whether a stored record expires at just that time.
+func expires(b []byte, class record.Class, expiry int64) (bool, error) {
+	var c record.Cell
+	if class == record.CounterClass {
+		err := record.ReadCounter(b, &c)
+		return c.CounterExpiry == expiry, err
+	}
+	err := record.ReadValue(b[:min(len(b), valueHeaderBytes)], &c)
+	return c.ValueExpiry == expiry, err
 }
 
 // removeStale removes the shard's outdated hints now. Nothing else changes,
