@@ -1,6 +1,7 @@
 package redisapi
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"runtime"
@@ -139,9 +140,14 @@ func (h *Handler) configParameters() []configParameter {
 func parseConfigGet(s *session, cmd *command, args [][]byte, _ *netloop.Turn) outcome {
 	var found []configParameter
 	for _, parameter := range s.h.configParameters() {
-		if slices.ContainsFunc(args[2:], func(pattern []byte) bool { return glob(pattern, []byte(parameter.name), true) }) {
-			found = append(found, parameter)
+		at := slices.IndexFunc(args[2:], func(pattern []byte) bool { return glob(pattern, []byte(parameter.name), true) })
+		if at < 0 {
+			continue
 		}
+		if word := args[2+at]; len(word) == len(parameter.name) && !bytes.ContainsAny(word, "[*?") {
+			parameter.name = string(word) // as it was asked for, like Redis
+		}
+		found = append(found, parameter)
 	}
 	return s.reply(cmd, func(b []byte, v resp.Version) []byte {
 		b = resp.AppendMap(b, v, len(found))
@@ -257,6 +263,10 @@ func parseCommandGetkeys(withFlags bool) parseFunc {
 			return s.fail(cmd, "ERR Invalid number of arguments specified for command")
 		}
 		var at []int
+		flags := c.keys.flags
+		if c.keys.flagsOf != nil {
+			flags = c.keys.flagsOf(words)
+		}
 		c.keys.eachKey(words, func(i int) { at = append(at, i) })
 		return s.reply(cmd, func(b []byte, v resp.Version) []byte {
 			b = resp.AppendArray(b, len(at))
@@ -266,7 +276,7 @@ func parseCommandGetkeys(withFlags bool) parseFunc {
 				}
 				b = resp.AppendBulk(b, words[i])
 				if withFlags {
-					b = appendWords(b, v, strings.Fields(c.keys.flags))
+					b = appendWords(b, v, strings.Fields(flags))
 				}
 			}
 			return b

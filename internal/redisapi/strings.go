@@ -168,6 +168,16 @@ func parseSet(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome 
 	return done
 }
 
+// setKeyFlags is what a SET does with its key, for COMMAND GETKEYSANDFLAGS.
+func setKeyFlags(args [][]byte) string {
+	for _, word := range args[min(3, len(args)):] {
+		if equalFold(word, "get") {
+			return "RW access update"
+		}
+	}
+	return "OW update"
+}
+
 func parseSetnx(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome {
 	op := s.op(t, cmd, felix.Set, args[1], renderApplied)
 	op.Value, op.If = args[2], felix.IfAbsent

@@ -49,6 +49,8 @@ type keySpec struct {
 	step  int    // from key to key
 	flags string // what is done with them, in Redis's words
 	notes string
+	// flagsOf is set where the flags depend on the arguments.
+	flagsOf func(args [][]byte) string
 }
 
 // outcome is what became of a request that was parsed.
@@ -118,7 +120,8 @@ const maxFolded = 16
 func newTable() *table {
 	t := &table{unknown: &command{name: "unknown"}}
 	for _, group := range [][]*command{
-		stringCommands(), counterCommands(), keyCommands(), expiryCommands(), lifetimeCommands(),
+		stringCommands(), swapCommands(), counterCommands(), manyCommands(), keyCommands(), listCommands(),
+		expiryCommands(), lifetimeCommands(),
 		connectionCommands(), serverCommands(),
 	} {
 		t.commands = append(t.commands, group...)

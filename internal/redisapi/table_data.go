@@ -22,7 +22,7 @@ func stringCommands() []*command {
 			felix:      "A value of a canonical 64-bit integer is stored as the counter of that key.",
 			complexity: "O(1)",
 			categories: "string",
-			keys:       keySpec{first: 1, last: 1, step: 1, flags: "RW access update variable_flags", notes: "RW and ACCESS due to the optional `GET` argument"},
+			keys:       keySpec{first: 1, last: 1, step: 1, flags: "RW access update variable_flags", notes: "RW and ACCESS due to the optional `GET` argument", flagsOf: setKeyFlags},
 			needsCache: true,
 			parse:      parseSet,
 		},
@@ -56,6 +56,12 @@ func stringCommands() []*command {
 			needsCache: true,
 			parse:      parseSetex,
 		},
+	}
+}
+
+// swapCommands are those that answer a value and change its key.
+func swapCommands() []*command {
+	return []*command{
 		{
 			name: "getset", arity: 3, flags: flagWrite | flagDenyOOM | flagFast, group: "string", since: "1.0.0",
 			usage:      "key value",
@@ -89,7 +95,7 @@ func stringCommands() []*command {
 	}
 }
 
-// counterCommands are those on numbers, and on several keys.
+// counterCommands are those on numbers.
 func counterCommands() []*command {
 	return []*command{
 		{
@@ -133,6 +139,12 @@ func counterCommands() []*command {
 			needsCache: true,
 			parse:      parseDecrby,
 		},
+	}
+}
+
+// manyCommands are those on several keys, and the length of one.
+func manyCommands() []*command {
+	return []*command{
 		{
 			name: "mset", arity: -3, flags: flagWrite | flagDenyOOM, group: "string", since: "1.0.1",
 			usage:      "key value [key value ...]",
@@ -218,6 +230,12 @@ func keyCommands() []*command {
 			needsCache: true,
 			parse:      parseType,
 		},
+	}
+}
+
+// listCommands are those that list and count keys.
+func listCommands() []*command {
+	return []*command{
 		{
 			name: "scan", arity: -2, flags: flagReadonly, group: "generic", since: "2.8.0",
 			usage:      "cursor [MATCH pattern] [COUNT count] [TYPE type]",

@@ -1,5 +1,7 @@
 package redisapi
 
+import "slices"
+
 // connectionCommands are the commands about the connection itself.
 func connectionCommands() []*command {
 	return []*command{
@@ -64,7 +66,7 @@ func connectionCommands() []*command {
 			name: "client", arity: -2, flags: 0, group: "connection", since: "2.4.0",
 			summary: "About connections",
 			parse:   parseNever,
-			subs:    append(clientCommands(), trackingCommands()...),
+			subs:    slices.Concat(clientCommands(), ownClientCommands(), trackingCommands()),
 		},
 	}
 }
@@ -142,7 +144,7 @@ func serverCommands() []*command {
 	}
 }
 
-// clientCommands are the subcommands of CLIENT.
+// clientCommands are the subcommands of CLIENT about connections.
 func clientCommands() []*command {
 	return []*command{
 		{
@@ -174,6 +176,12 @@ func clientCommands() []*command {
 			categories: "connection",
 			parse:      parseClientKill,
 		},
+	}
+}
+
+// ownClientCommands are the subcommands of CLIENT about the own connection.
+func ownClientCommands() []*command {
+	return []*command{
 		{
 			name: "getname", arity: 2, flags: flagNoScript | flagLoading | flagStale, since: "2.6.9",
 			summary:    "The name of the connection",
