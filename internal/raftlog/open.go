@@ -1,0 +1,207 @@
+package raftlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// pebbleFormat pins what Pebble writes, so that a newer Pebble does not change
+// the disk format behind our back. This one has WAL chunks that say how much
+// was synced (damage in the middle of a WAL is told from its end) and table
+// checksums.
+const pebbleFormat = pebble.FormatTableFormatV6
+
+// retainedBatchBytes is how large a batch buffer may be to be kept for the next
+// commit.
+const retainedBatchBytes = 4 << 20
+
+// Open opens the log in dir, which it creates if need be. The errors are one
+// line and wrap ErrInUse, ErrNotWritable, ErrCorrupt or ErrNewerFormat where
+// they apply.
+func Open(dir string, o Options) (*Log, error) {
+	o = o.withDefaults()
+	l := &Log{dir: dir, opts: o, shards: make(map[uint64]*Shard)}
+	l.tailLimit.Store(o.ShardTailBytes)
+	err := l.open()
+	if err != nil {
+		l.abandon()
+		return nil, fmt.Errorf("raft log in %s: %w", dir, err)
+	}
+	return l, nil
+}
+
+func (l *Log) open() error {
+	base := l.opts.FS
+	if err := base.MkdirAll(l.dir, 0o755); err != nil {
+		return openError(err)
+	}
+	lock, err := pebble.LockDirectory(l.dir, base)
+	if err != nil {
+		return lockError(err)
+	}
+	l.lock = lock
+	walFS := base
+	if l.opts.WALPrefillFiles > 0 {
+		l.prefill, err = newPrefillFS(base, l.dir, l.opts.WALPrefillBytes, l.opts.WALPrefillFiles, l.opts.Logger)
+		if err != nil {
+			return openError(err)
+		}
+		walFS = l.prefill
+	}
+	if l.db, err = openPebble(l.dir, l.pebbleOptions(walFS)); err != nil {
+		return openError(err)
+	}
+	if err := l.failed(); err != nil {
+		return openError(err) // a flush of what was replayed, for instance
+	}
+	l.batch = l.db.NewBatch(pebble.WithMaxRetainedSizeBytes(retainedBatchBytes))
+	return l.checkFormat()
+}
+
+// abandon releases what a failed open holds.
+func (l *Log) abandon() {
+	if l.db != nil && l.failed() == nil {
+		_ = l.db.Close()
+	}
+	if l.prefill != nil {
+		l.prefill.close()
+	}
+	if l.lock != nil {
+		_ = l.lock.Close()
+	}
+}
+
+// openPebble opens Pebble; damage on which it panics is an error here, because
+// a data directory may be bad input.
+func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			db, err = nil, fmt.Errorf("%w: %v", ErrCorrupt, r)
+		}
+	}()
+	return pebble.Open(dir, o)
+}
+
+func (l *Log) pebbleOptions(walFS vfs.FS) *pebble.Options {
+	listener := pebble.EventListener{
+		BackgroundError: func(err error) {
+			_ = l.fail(fmt.Errorf("the disk failed in the background: %s", oneLine(err)))
+		},
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			_ = l.fail(fmt.Errorf("%w: %s: %s", ErrCorrupt, info.Path, oneLine(info.Details)))
+		},
+	}
+	o := &pebble.Options{
+		FS:                 walFS,
+		Lock:               l.lock,
+		FormatMajorVersion: pebbleFormat,
+		MemTableSize:       uint64(l.opts.MemTableBytes),
+		// Two memtables being flushed, one filling, and one to spare.
+		MemTableStopWritesThreshold: 4,
+		// Little is ever read from tables: what raft reads is in memory or in
+		// a memtable. Without cgo this is Go heap.
+		CacheSize:                  8 << 20,
+		MaxOpenFiles:               256,
+		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
+		Logger:                     pebbleLogger{l},
+		EventListener:              &listener,
+	}
+	return o
+}
+
+// checkFormat reads the format record, or writes it into a new log.
+func (l *Log) checkFormat() error {
+	key := appendRecordKey(nil, 0, classFormat)
+	value, closer, err := l.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return l.writeFormat(key)
+	}
+	if err != nil {
+		return openError(err)
+	}
+	defer func() { _ = closer.Close() }()
+	switch {
+	case len(value) == 1 && value[0] == formatVersion:
+		return nil
+	case len(value) >= 1 && value[0] > formatVersion:
+		return fmt.Errorf("format %d: %w (this one knows up to %d)", value[0], ErrNewerFormat, formatVersion)
+	}
+	return fmt.Errorf("%w: format record of %d bytes", ErrCorrupt, len(value))
+}
+
+func (l *Log) writeFormat(key []byte) error {
+	ids, err := l.Shards()
+	if err != nil {
+		return err
+	}
+	if len(ids) != 0 {
+		return fmt.Errorf("%w: it has shards but no format record", ErrCorrupt)
+	}
+	if err := l.batch.Set(key, []byte{formatVersion}, nil); err != nil {
+		return err
+	}
+	return l.apply(true)
+}
+
+// lockError is why the lock file could not be had: it could not be made, or
+// somebody has it.
+func lockError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) {
+		return openError(err)
+	}
+	return ErrInUse
+}
+
+// openError makes an error of opening one line that says what is the matter.
+func openError(err error) error {
+	text := oneLine(err)
+	switch {
+	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNewerFormat):
+		return err
+	case strings.Contains(text, "unknown format major version"):
+		// Pebble has no error value for it.
+		return fmt.Errorf("%w: %s", ErrNewerFormat, text)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%w: %s", ErrNotWritable, text)
+	case pebble.IsCorruptionError(err):
+		return fmt.Errorf("%w: %s", ErrCorrupt, text)
+	}
+	return fmt.Errorf("cannot open: %s", text)
+}
+
+// oneLine is the error's text up to the first line break.
+func oneLine(err error) string {
+	text, _, _ := strings.Cut(fmt.Sprint(err), "\n")
+	return text
+}
+
+// pebbleLogger passes on what Pebble says. Fatalf is Pebble's way to say that
+// it cannot go on, for instance after a failed sync.
+type pebbleLogger struct{ l *Log }
+
+// Infof implements pebble.Logger.
+func (p pebbleLogger) Infof(format string, args ...any) {
+	if p.l.opts.Logger.Enabled(context.Background(), slog.LevelDebug) {
+		p.l.opts.Logger.Debug("pebble: " + fmt.Sprintf(format, args...))
+	}
+}
+
+// Errorf implements pebble.Logger.
+func (p pebbleLogger) Errorf(format string, args ...any) {
+	p.l.opts.Logger.Warn("pebble: " + fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements pebble.Logger. Pebble expects it not to return, and
+// Options.Fatal does not in production; where it does, failed says so.
+func (p pebbleLogger) Fatalf(format string, args ...any) {
+	_ = p.l.fail(errors.New(oneLine(fmt.Errorf(format, args...))))
+}
