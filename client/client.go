@@ -9,10 +9,11 @@
 //
 // # Errors
 //
-// Every error is, or wraps, a *felix.Error (errors.As finds it). For calls that change something its Code
-// tells the two kinds of failure apart: outcome_unknown (and internal, a bug in
-// the broker) means that the change may have been made; every other code means
-// that it was not, and the call can be made again.
+// Every error is, or wraps, a *felix.Error (errors.As finds it). For calls that
+// change something its Code tells the two kinds of failure apart:
+// outcome_unknown (and internal, a bug in the broker) means that the change may
+// have been made; every other code means that it was not, and the call can be
+// made again.
 //
 // A call that changes something is sent to a broker at most once: it goes on
 // to the next broker only while it was certainly not sent, as when a connection
@@ -66,7 +67,7 @@ type Options struct {
 	// it sooner. Zero means DefaultTimeout.
 	Timeout time.Duration
 	// HTTPClient sends the requests; nil means one of its own without
-	// proxies. Its Transport must not send a POST again on its own account;
+	// proxies. Its Transport must not send a POST twice on its own account;
 	// http.Transport does not. Redirects are never followed. Its connections
 	// are the caller's to close.
 	HTTPClient *http.Client
@@ -133,14 +134,17 @@ func (c *Client) sender(given *http.Client) *http.Client {
 	var hc http.Client
 	if given != nil {
 		hc = *given
+		if hc.Transport == nil {
+			hc.Transport = http.DefaultTransport
+		}
+		hc.Transport = once{hc.Transport}
 	} else {
 		c.own = &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: min(dialTimeout, c.timeout)}).DialContext,
 			TLSHandshakeTimeout: dialTimeout,
 			MaxIdleConnsPerHost: idleConnections,
 			IdleConnTimeout:     time.Minute,
-			// HTTP/1.1 only (a non-nil empty Protocols would allow nothing):
-			// Go's HTTP/2 resends a request on some errors of the server.
+			// Go's HTTP/2 resends a request after some errors of the server.
 			Protocols: http1(),
 		}
 		hc.Transport = c.own
@@ -148,6 +152,17 @@ func (c *Client) sender(given *http.Client) *http.Client {
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	hc.Timeout = 0 // the call's context has it
 	return &hc
+}
+
+// once takes from a request the means to send its body a second time, because
+// what a caller's transport does on failures is not known.
+type once struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper, which may not change its argument.
+func (o once) RoundTrip(r *http.Request) (*http.Response, error) {
+	single := *r
+	single.GetBody = nil
+	return o.next.RoundTrip(&single)
 }
 
 func http1() *http.Protocols {
