@@ -17,3 +17,7 @@ func TestDifferential(t *testing.T) {
 		return conn
 	})
 }
+
+func TestClients(t *testing.T) {
+	difftest.RunClients(t, serve(t, newHandler(t, newService(t))))
+}
