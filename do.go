@@ -29,6 +29,11 @@ func Do(ctx context.Context, cache Cache, ops ...Op) ([]Reply, error) {
 	case <-w.done:
 		return b.Replies, nil
 	case <-ctx.Done():
+		select {
+		case <-w.done: // both have come: the answer is worth more
+			return b.Replies, nil
+		default:
+		}
 		if mutates {
 			return nil, Errorf(OutcomeUnknown, "the request ended before its answer came: %v", context.Cause(ctx))
 		}
