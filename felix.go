@@ -194,8 +194,8 @@ type Batch struct {
 // Completer receives the operations of a batch as they finish.
 type Completer interface {
 	// OpsDone says that b.Replies[i] is filled for every i in part. Every
-	// operation is told exactly once, those of one shard together. It is
-	// called from the broker's own goroutines (or from inside Submit), so it
+	// operation is told exactly once, those of one shard together, except that
+	// illegal ones may be told apart, at once. It is called from the broker's own goroutines (or from inside Submit), so it
 	// must not block, nor submit; part is only valid during the call.
 	OpsDone(b *Batch, part []int32)
 }

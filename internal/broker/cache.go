@@ -273,10 +273,17 @@ func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage
 	return page, nil
 }
 
+// noShard is an id that no shard has: the state store holds nothing of it.
+const noShard = 0
+
 // startScan pins the state store for a scan that its shard has got ready, and
 // merges on a goroutine of its own. It is called on the worker's goroutine.
 func (b *Broker) startScan(r *shard.Request) {
-	cursor, err := b.db.Cursor(r.ShardID, r.Scan.Prefix, r.Scan.After)
+	id := r.ShardID
+	if r.DiskVoid {
+		id = noShard
+	}
+	cursor, err := b.db.Cursor(id, r.Scan.Prefix, r.Scan.After)
 	if err != nil {
 		b.opts.Fatal(err)
 		return

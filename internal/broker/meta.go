@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -235,6 +236,16 @@ func (b *Broker) describe(ctx context.Context, c *cache) (felix.CacheInfo, error
 
 // Caches implements felix.Service.
 func (b *Broker) Caches(ctx context.Context, tenant, namespace string) ([]felix.CacheInfo, error) {
+	if tenant != "" {
+		if err := felix.ValidateName("tenant", tenant); err != nil {
+			return nil, err
+		}
+	}
+	if namespace != "" {
+		if err := felix.ValidateName("namespace", namespace); err != nil {
+			return nil, err
+		}
+	}
 	b.mu.RLock()
 	var found []*cache
 	for scope, c := range b.caches {
@@ -243,7 +254,10 @@ func (b *Broker) Caches(ctx context.Context, tenant, namespace string) ([]felix.
 		}
 	}
 	b.mu.RUnlock()
-	slices.SortFunc(found, func(x, y *cache) int { return strings.Compare(x.scope.String(), y.scope.String()) })
+	slices.SortFunc(found, func(x, y *cache) int {
+		return cmp.Or(strings.Compare(x.scope.Tenant, y.scope.Tenant), strings.Compare(x.scope.Namespace, y.scope.Namespace),
+			strings.Compare(x.scope.Cache, y.scope.Cache))
+	})
 	var infos []felix.CacheInfo
 	for _, c := range found {
 		info, err := b.describe(ctx, c)

@@ -20,7 +20,7 @@ type Cell struct {
 
 	Sum           int64
 	CounterExpiry int64  // shard time in Unix milliseconds; 0 means never
-	CounterVer    uint64 // Version of the entry that wrote it
+	CounterVer    uint64 // of the change that wrote it: grows with every change of the key
 
 	Value       []byte // immutable once in a cell
 	ValueExpiry int64  // as CounterExpiry
@@ -42,10 +42,16 @@ func (c *Cell) DropValue() {
 	c.Value, c.ValueExpiry, c.ValueVer = nil, 0, 0
 }
 
-// Version is the version of every record that the log entry at (term, index)
-// writes: unique, and increasing even where a leader cache lost the tail of an
-// older term (design.md section 3, rule 7).
-func Version(term, index uint64) uint64 { return term<<40 | index&(1<<40-1) }
+// FirstVersion is where the versions of a new owner begin: term << 40, so that
+// they are above all that owners of older terms gave out, even where a leader
+// cache lost the tail of such a term (design.md section 3, rule 7). highest is
+// the highest version applied. An owner that stays for more than 2^40 changes
+// of one key runs over into the bits of the term; then the next one begins a
+// whole 2^40 further on, beyond any tail that could be lost.
+func FirstVersion(term, highest uint64) uint64 {
+	const longestTail = 1 << 32
+	return max(term, (highest+longestTail)>>40+1) << 40
+}
 
 // Counts says how many records and keys a shard holds.
 type Counts struct {

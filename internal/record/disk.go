@@ -111,6 +111,7 @@ type Applied struct {
 	Index     uint64
 	Term      uint64 // of the entry at Index
 	Ceiling   int64  // the clock ceiling, Unix milliseconds
+	Version   uint64 // the highest version of any record ever written
 	Counts    Counts
 	ConfState []byte // raftpb.ConfState, protobuf
 }
@@ -121,6 +122,7 @@ func AppendApplied(b []byte, a Applied) []byte {
 	b = binary.AppendUvarint(b, a.Index)
 	b = binary.AppendUvarint(b, a.Term)
 	b = binary.AppendUvarint(b, uint64(a.Ceiling))
+	b = binary.AppendUvarint(b, a.Version)
 	b = binary.AppendVarint(b, a.Counts.Counters)
 	b = binary.AppendVarint(b, a.Counts.Values)
 	b = binary.AppendVarint(b, a.Counts.Keys)
@@ -131,7 +133,7 @@ func AppendApplied(b []byte, a Applied) []byte {
 func ReadApplied(b []byte) (Applied, error) {
 	d := decoder{rest: b}
 	format := d.byte()
-	a := Applied{Index: d.uvarint(), Term: d.uvarint(), Ceiling: int64(d.uvarint())}
+	a := Applied{Index: d.uvarint(), Term: d.uvarint(), Ceiling: int64(d.uvarint()), Version: d.uvarint()}
 	a.Counts = Counts{Counters: d.varint(), Values: d.varint(), Keys: d.varint()}
 	if d.bad || format != shardFormat || a.Ceiling < 0 {
 		return Applied{}, fmt.Errorf("%w: applied state of %d bytes, format %d", ErrCorrupt, len(b), format)

@@ -33,6 +33,8 @@ type Header struct {
 	// Ceiling raises the shard's clock ceiling to this time (Unix
 	// milliseconds); 0 leaves it.
 	Ceiling int64
+	// Base is the version of a record that the entry writes with Step 0.
+	Base uint64
 	// Change is what the writes change in the counts. The owner knows it; a
 	// follower, whose record may be on disk only, would have to read.
 	Change Counts
@@ -46,6 +48,9 @@ type Write struct {
 	Sum    int64  // PutCounter
 	Value  []byte // PutValue
 	Expiry int64  // PutCounter, PutValue; Unix milliseconds, 0 means never
+	// Step, above the header's Base, is the record's version: how often the
+	// key had changed before in this entry. PutCounter, PutValue.
+	Step uint64
 }
 
 // ErrCorrupt is wrapped by every error of this package's decoders.
@@ -55,24 +60,27 @@ var ErrCorrupt = errors.New("corrupt record")
 func AppendHeader(b []byte, h Header) []byte {
 	b = append(b, EntryFormat)
 	b = binary.AppendUvarint(b, uint64(h.Ceiling))
+	b = binary.AppendUvarint(b, h.Base)
 	b = binary.AppendVarint(b, h.Change.Counters)
 	b = binary.AppendVarint(b, h.Change.Values)
 	return binary.AppendVarint(b, h.Change.Keys)
 }
 
 // AppendPutCounter adds a PutCounter.
-func AppendPutCounter(b, key []byte, sum, expiry int64) []byte {
+func AppendPutCounter(b, key []byte, sum, expiry int64, step uint64) []byte {
 	b = appendKey(b, PutCounter, key)
 	b = binary.AppendVarint(b, sum)
-	return binary.AppendUvarint(b, uint64(expiry))
+	b = binary.AppendUvarint(b, uint64(expiry))
+	return binary.AppendUvarint(b, step)
 }
 
 // AppendPutValue adds a PutValue.
-func AppendPutValue(b, key, value []byte, expiry int64) []byte {
+func AppendPutValue(b, key, value []byte, expiry int64, step uint64) []byte {
 	b = appendKey(b, PutValue, key)
 	b = binary.AppendUvarint(b, uint64(len(value)))
 	b = append(b, value...)
-	return binary.AppendUvarint(b, uint64(expiry))
+	b = binary.AppendUvarint(b, uint64(expiry))
+	return binary.AppendUvarint(b, step)
 }
 
 // AppendDelete adds a DeleteCounter or DeleteValue.
@@ -105,6 +113,7 @@ func ReadEntry(payload []byte) (EntryReader, error) {
 	}
 	d := decoder{rest: payload[1:]}
 	r.Header.Ceiling = int64(d.uvarint())
+	r.Header.Base = d.uvarint()
 	r.Header.Change.Counters = d.varint()
 	r.Header.Change.Values = d.varint()
 	r.Header.Change.Keys = d.varint()
@@ -132,9 +141,11 @@ func (r *EntryReader) Next(w *Write) error {
 	case PutCounter:
 		w.Sum = d.varint()
 		w.Expiry = int64(d.uvarint())
+		w.Step = d.uvarint()
 	case PutValue:
 		w.Value = d.bytes()
 		w.Expiry = int64(d.uvarint())
+		w.Step = d.uvarint()
 	case DeleteCounter, DeleteValue, ClearShard:
 	default:
 		return fmt.Errorf("%w: write kind %d is not known to this build", ErrCorrupt, w.Kind)

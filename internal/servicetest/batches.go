@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/engine"
 	"github.com/felix-go/felix/internal/slots"
 )
 
@@ -52,10 +53,12 @@ func (rec *recorder) OpsDone(b *felix.Batch, part []int32) {
 		if r := &b.Replies[i]; r.Err == nil && !r.Applied && b.Ops[i].Kind == felix.Add {
 			rec.wrong = append(rec.wrong, fmt.Sprintf("operation %d told before its reply was filled", i))
 		}
-		shardsSeen[rec.shard(int(i))] = true
+		if engine.Validate(&b.Ops[i]) == nil {
+			shardsSeen[rec.shard(int(i))] = true
+		}
 	}
 	for i := range b.Ops {
-		if !inPart[int32(i)] && shardsSeen[rec.shard(i)] && validKey(b.Ops[i].Key) {
+		if !inPart[int32(i)] && shardsSeen[rec.shard(i)] && engine.Validate(&b.Ops[i]) == nil {
 			rec.wrong = append(rec.wrong, fmt.Sprintf("operation %d not told together with the others of its shard", i))
 		}
 	}

@@ -37,8 +37,8 @@ func (c *clock) start(ceiling int64, now Now) {
 // until the wall has caught up.
 func (c *clock) read(now Now) int64 {
 	t := now.WallMillis
-	if slow := c.last + (now.Mono-c.lastMono).Milliseconds()/2; t < slow {
-		t = slow
+	if t < c.last {
+		t = c.last + (now.Mono-c.lastMono).Milliseconds()/2
 	}
 	if t > c.last {
 		c.last, c.lastMono = t, now.Mono

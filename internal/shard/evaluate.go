@@ -13,7 +13,8 @@ import (
 // entry is the log entry that evaluation is filling.
 type entry struct {
 	index    uint64
-	version  uint64
+	base     uint64 // the lowest version that its changes give
+	next     uint64 // above all versions that they gave
 	touched  []store.Touch
 	bytes    int
 	change   record.Counts
@@ -36,7 +37,7 @@ func (s *Shard) evaluate(out *Output) (proposed bool) {
 	if n := len(s.proposals); n > 0 && s.proposals[n-1].clear {
 		return false // the table still shows what that entry clears
 	}
-	s.entry = entry{index: s.lastIndex + 1, version: record.Version(s.term, s.lastIndex+1), touched: s.takeTouches()}
+	s.entry = entry{index: s.lastIndex + 1, base: s.nextVersion, next: s.nextVersion, touched: s.takeTouches()}
 	for len(s.queue) > 0 && s.entry.bytes < s.cfg.MaxEntryBytes {
 		// Rule 2: what does not fit is not evaluated.
 		if s.inflight >= s.cfg.MaxInflightBytes || s.entry.clear {
@@ -122,25 +123,30 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 		if ref == 0 { // absent when looked up; an operation before may have made it
 			ref, _ = s.table.Find(op.Key)
 		}
-		inflight := s.table.Newest(ref, &cell)
+		inflight, last := s.table.Newest(ref, &cell)
+		version := s.entry.base
+		if inflight == s.entry.index {
+			version = last + 1 // changed before in this very entry
+		}
 		before := cell.Has
 		var changed bool
 		if r.Kind == Sweep {
 			*reply = felix.Reply{}
 			changed = engine.Sweep(&cell, s.Now())
 		} else {
-			changed = engine.Eval(op, &cell, s.entry.version, s, reply)
+			changed = engine.Eval(op, &cell, version, s, reply)
 		}
 		if !changed {
 			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)
 			read = true
 			continue
 		}
-		ref, first := s.table.Stage(ref, op.Key, &cell, s.entry.index)
+		ref, first := s.table.Stage(ref, op.Key, &cell, s.entry.index, version)
 		if first {
 			s.entry.touched = append(s.entry.touched, store.Touch{Ref: ref})
 			s.entry.bytes += len(op.Key) + len(cell.Value) + entryOverheadBytes
 		}
+		s.entry.next = max(s.entry.next, version+1)
 		s.entry.change.Add(record.CountChange(before, cell.Has))
 		r.wrote(s.entry.index)
 	}
@@ -196,14 +202,14 @@ func (s *Shard) propose(out *Output) bool {
 	if cap(s.payload) > 4*s.cfg.MaxEntryBytes {
 		s.payload = nil // one huge entry must not keep its memory for ever
 	}
-	data := record.AppendHeader(s.payload[:0], record.Header{Ceiling: e.ceiling, Change: e.change})
+	data := record.AppendHeader(s.payload[:0], record.Header{Ceiling: e.ceiling, Base: e.base, Change: e.change})
 	if e.clear {
 		data = record.AppendClear(data)
 	}
 	for i := range e.touched {
 		t := &e.touched[i]
 		var writes int
-		data, writes = s.table.AppendWrites(data, t.Ref, e.version)
+		data, writes = s.table.AppendWrites(data, t.Ref, e.base)
 		t.Writes = uint8(writes)
 	}
 	s.payload = data
@@ -211,6 +217,7 @@ func (s *Shard) propose(out *Output) bool {
 		s.refused(out)
 		return false
 	}
+	s.nextVersion = e.next
 	if e.ceiling > 0 {
 		s.clock.ceiling = e.ceiling
 		s.ceilingFrom = e.index

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/felix-go/felix/internal/invariant"
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/store"
 )
 
@@ -54,7 +55,7 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 	s.term = term
 	if leads && !s.leader {
 		s.leader = true
-		s.firstOwn = 0
+		s.firstOwn, s.nextVersion = 0, 0
 		s.transferee = 0
 	}
 }
@@ -122,9 +123,21 @@ func (s *Shard) apply(m *raftpb.Message, out *Output) error {
 		}
 	}
 	if s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn {
-		s.clock.start(s.table.Applied().Ceiling, s.now)
+		s.startOwning()
 	}
 	return nil
+}
+
+// startOwning is called whenever a leader has applied entries, and at first
+// when it may begin to evaluate: no time is given that an owner before gave,
+// and no version.
+func (s *Shard) startOwning() {
+	if s.nextVersion != 0 {
+		return
+	}
+	applied := s.table.Applied()
+	s.clock.start(applied.Ceiling, s.now)
+	s.nextVersion = record.FirstVersion(s.term, applied.Version)
 }
 
 func (s *Shard) applyEntry(e *raftpb.Entry) error {

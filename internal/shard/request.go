@@ -42,6 +42,7 @@ type Request struct {
 	Err       *felix.Error
 	Overlay   []store.OverlayItem // Scan
 	Cut       bool                // Scan: there are more dirty keys above the overlay
+	DiskVoid  bool                // Scan: nothing that the DB holds counts
 	NowMillis int64               // Scan: shard time
 	Counts    record.Counts       // Count
 	// ShardID, Scanned and Finished are for the runner: the shard only sets the
@@ -168,7 +169,7 @@ func (s *Shard) look(r *Request, out *Output) {
 		}
 		return
 	}
-	r.Overlay, r.Cut = items, cut
+	r.Overlay, r.Cut, r.DiskVoid = items, cut, s.table.DiskVoid()
 	out.Scans = append(out.Scans, r)
 }
 

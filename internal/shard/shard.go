@@ -109,6 +109,7 @@ type Shard struct {
 	commit      uint64
 	voters      int
 	transferee  uint64 // nonzero: handing ownership over, nothing is evaluated
+	nextVersion uint64 // the lowest version that this owner has not given; 0 until it evaluates
 	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
 
 	queue     []*Request // not evaluated, in order

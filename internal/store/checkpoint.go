@@ -53,8 +53,8 @@ type checkpointStats struct {
 
 // WriteCheckpoint writes the parts, of different shards, together: atomic, and
 // durable when it returns. It reads the records and keeps nothing of them.
-// Any error is fatal for the DB (Options.Fatal has been called): what is on
-// disk then is either all of the parts or nothing of them.
+// Any error is fatal for the DB (Options.Fatal is told): what is on disk then
+// is either all of the parts or nothing of them.
 func (db *DB) WriteCheckpoint(parts ...Checkpoint) error {
 	if len(parts) == 0 {
 		return db.failure()

@@ -150,15 +150,21 @@ func (db *DB) open(cacheBytes int64) (err error) {
 			err = errors.Join(err, db.lock.Close())
 		}
 	}()
-	if err := checkFormat(db.fs, db.dir); err != nil {
+	created, err := checkFormat(db.fs, db.dir)
+	if err == nil && !created {
+		err = uncreate(db.fs, db.dir)
+	}
+	if err != nil {
 		return err
 	}
 	if err := db.removeLeftovers(); err != nil {
 		return err
 	}
 	db.opts = db.pebbleOptions(cacheBytes)
-	db.kv, err = pebble.Open(db.dir, db.opts)
-	return err
+	if db.kv, err = pebble.Open(db.dir, db.opts); err != nil {
+		return openError(err)
+	}
+	return nil
 }
 
 // discardInstalling drops the shards whose snapshot is not whole: their log

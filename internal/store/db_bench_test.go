@@ -16,7 +16,7 @@ func benchRecords(n int, seed uint64) []CheckpointRecord {
 	for i, k := range rng.Perm(n) {
 		records[i] = CheckpointRecord{
 			Key:    fmt.Appendf(nil, "user:%08d", k),
-			Cell:   record.Cell{Has: record.HasCounter, Sum: rng.Int64N(1e9), CounterVer: record.Version(3, uint64(i)+seed<<24)},
+			Cell:   record.Cell{Has: record.HasCounter, Sum: rng.Int64N(1e9), CounterVer: 3<<40 | (uint64(i) + seed<<24)},
 			OnDisk: record.HasCounter,
 		}
 	}

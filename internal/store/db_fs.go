@@ -171,20 +171,58 @@ func lockError(err error) error {
 }
 
 // checkFormat refuses a directory that a newer Felix has written. Pebble would
-// go on with any format that it knows itself.
-func checkFormat(fs vfs.FS, dir string) error {
+// go on with any format that it knows itself. created is false for a directory
+// without a format: it is new, or the power failed while it was created.
+func checkFormat(fs vfs.FS, dir string) (created bool, err error) {
 	marker, err := atomicfs.ReadMarker(fs, dir, "format-version")
 	if err != nil || marker == "" {
-		return err
+		return false, err
 	}
 	format, err := strconv.ParseUint(marker, 10, 64)
 	if err != nil {
-		return fmt.Errorf("%w: its format marker is %q", ErrDamaged, marker)
+		return true, fmt.Errorf("%w: its format marker is %q", ErrDamaged, marker)
 	}
 	if format > uint64(diskFormat) {
-		return fmt.Errorf("%w (it has format %d, this one knows up to %d)", ErrNewerFormat, format, diskFormat)
+		return true, fmt.Errorf("%w (it has format %d, this one knows up to %d)", ErrNewerFormat, format, diskFormat)
 	}
-	return nil
+	return true, nil
+}
+
+// uncreate removes what an interrupted creation has left, which pebble might
+// refuse to open: the format marker is the last thing that creating writes, so
+// without it there cannot be any record yet. Should there be an sstable all the
+// same, nothing is touched.
+func uncreate(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if err != nil {
+		return err
+	}
+	var remove []string
+	for _, name := range names {
+		switch {
+		case strings.HasSuffix(name, ".sst"):
+			return nil
+		case strings.HasPrefix(name, "MANIFEST-"), strings.HasPrefix(name, "OPTIONS-"),
+			strings.HasPrefix(name, "marker.manifest."), strings.HasSuffix(name, ".dbtmp"):
+			remove = append(remove, name)
+		}
+	}
+	for _, name := range remove {
+		err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
+	}
+	return errors.Join(err, syncDir(fs, dir))
+}
+
+// openError tells files that contradict each other from a disk that fails:
+// the operating system's errors have a path or a number.
+func openError(err error) error {
+	var path *os.PathError
+	var link *os.LinkError
+	var number syscall.Errno
+	if errors.Is(err, iofs.ErrNotExist) || !errors.As(err, &path) && !errors.As(err, &link) && !errors.As(err, &number) {
+		return fmt.Errorf("%w (%w)", ErrDamaged, err)
+	}
+	return err
 }
 
 // explain adds our words to an error of Open.

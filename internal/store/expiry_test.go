@@ -196,7 +196,7 @@ func TestSweepBesideCheckpoints(t *testing.T) {
 			}
 		}
 	}()
-	for range 300 {
+	for range 120 {
 		parts := []Checkpoint{w.checkpoint(1)}
 		if err := db.WriteCheckpoint(parts...); err != nil {
 			t.Fatal(err)

@@ -99,6 +99,7 @@ type valueSlot struct {
 type flight struct {
 	cell  record.Cell
 	index uint64 // of the log entry that carries it
+	last  uint64 // the version of the newest change
 	// before is what the cell had before the entry at index, so that the
 	// entry knows what it deletes.
 	before record.Has
@@ -445,27 +446,28 @@ func (t *Table) readApplied(e *entry, c *record.Cell) {
 	}
 }
 
-// Newest puts the newest cell into c: the one in flight if there is one, whose
-// log index is answered, otherwise the applied one and 0.
-func (t *Table) Newest(ref Ref, c *record.Cell) (inflight uint64) {
+// Newest puts the newest cell into c: the one in flight if there is one, then
+// with the log index that carries it and the version of its newest change;
+// otherwise the applied one, with zeros.
+func (t *Table) Newest(ref Ref, c *record.Cell) (inflight, last uint64) {
 	if ref == 0 {
 		*c = record.Cell{}
-		return 0
+		return 0, 0
 	}
 	e := t.at(ref)
 	if e.flight != 0 {
 		f := &t.flights[e.flight]
 		*c = f.cell
-		return f.index
+		return f.index, f.last
 	}
 	t.readApplied(e, c)
-	return 0
+	return 0, 0
 }
 
-// Stage makes c the newest cell of the key, in flight in the entry at index.
-// ref is what Find answered for the key: 0 makes an entry. first says that it
-// is the first change of this key in this log entry.
-func (t *Table) Stage(ref Ref, key []byte, c *record.Cell, index uint64) (_ Ref, first bool) {
+// Stage makes c, changed with this version, the newest cell of the key, in
+// flight in the entry at index. ref is what Find answered for the key: 0 makes
+// an entry. first says that it is the first change of the key in that entry.
+func (t *Table) Stage(ref Ref, key []byte, c *record.Cell, index, version uint64) (_ Ref, first bool) {
 	if ref == 0 {
 		ref = t.insert(key)
 		t.at(ref).flags |= flagKnownAll
@@ -473,27 +475,28 @@ func (t *Table) Stage(ref Ref, key []byte, c *record.Cell, index uint64) (_ Ref,
 	e := t.at(ref)
 	if e.flight == 0 {
 		e.flight = take(&t.freeFlight, &t.flights)
-		t.flights[e.flight] = flight{cell: *c, index: index, before: e.flags.has()}
+		t.flights[e.flight] = flight{cell: *c, index: index, last: version, before: e.flags.has()}
 		return ref, true
 	}
 	f := &t.flights[e.flight]
 	if f.index != index {
 		f.before, f.index, first = f.cell.Has, index, true
 	}
-	f.cell = *c
+	f.cell, f.last = *c, version
 	return ref, first
 }
 
-// AppendWrites encodes what the entry at index, in whose course ref was
-// staged, changes in the key; it answers how many writes that are.
-func (t *Table) AppendWrites(b []byte, ref Ref, version uint64) ([]byte, int) {
+// AppendWrites encodes what the entry whose versions begin at base, in whose
+// course ref was staged, changes in the key; it answers how many writes that
+// are.
+func (t *Table) AppendWrites(b []byte, ref Ref, base uint64) ([]byte, int) {
 	e := t.at(ref)
 	f := &t.flights[e.flight]
 	key, c, writes := t.keyOf(e), &f.cell, 0
 	switch {
 	case c.Has&record.HasCounter != 0:
-		if c.CounterVer == version {
-			b = record.AppendPutCounter(b, key, c.Sum, c.CounterExpiry)
+		if c.CounterVer >= base {
+			b = record.AppendPutCounter(b, key, c.Sum, c.CounterExpiry, c.CounterVer-base)
 			writes++
 		}
 	case f.before&record.HasCounter != 0:
@@ -502,8 +505,8 @@ func (t *Table) AppendWrites(b []byte, ref Ref, version uint64) ([]byte, int) {
 	}
 	switch {
 	case c.Has&record.HasValue != 0:
-		if c.ValueVer == version {
-			b = record.AppendPutValue(b, key, c.Value, c.ValueExpiry)
+		if c.ValueVer >= base {
+			b = record.AppendPutValue(b, key, c.Value, c.ValueExpiry, c.ValueVer-base)
 			writes++
 		}
 	case f.before&record.HasValue != 0:

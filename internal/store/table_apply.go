@@ -24,7 +24,6 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 	if err != nil {
 		return err
 	}
-	version := record.Version(term, index)
 	owned := touched != nil
 	var w record.Write
 	for r.More() {
@@ -45,7 +44,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 		} else if ref = t.lookup(maphash.Bytes(t.seed, w.Key), w.Key); ref == 0 {
 			ref = t.insert(w.Key)
 		}
-		t.applyWrite(ref, &w, version)
+		t.applyWrite(ref, &w, r.Header.Base+w.Step)
 		if e := t.at(ref); owned && e.flight != 0 && t.flights[e.flight].index == index &&
 			(len(touched) == 0 || touched[0].Ref != ref) {
 			t.freeFlightOf(e)
@@ -66,6 +65,9 @@ func (t *Table) SkipTo(index, term uint64) {
 func (t *Table) applyWrite(ref Ref, w *record.Write, version uint64) {
 	e := t.at(ref)
 	t.touch(ref, e)
+	if w.Kind == record.PutCounter || w.Kind == record.PutValue {
+		t.applied.Version = max(t.applied.Version, version)
+	}
 	switch w.Kind {
 	case record.PutCounter:
 		t.learn(e, flagKnownCounter, flagDiskCounter)

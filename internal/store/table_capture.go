@@ -103,6 +103,12 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 	return true
 }
 
+// DiskVoid says that everything the DB holds of the shard was cleared, and a
+// checkpoint has not told it yet: only the table counts.
+func (t *Table) DiskVoid() bool {
+	return t.clearDisk || t.checkpoint != nil && t.checkpoint.Checkpoint.Clear
+}
+
 // Overlay lists the dirty applied cells with the prefix and above after, in
 // key order: at most limit of them, cut saying that there are more. unloaded
 // are entries in that range of which the DB knows more; while there are any,
