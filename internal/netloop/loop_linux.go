@@ -148,7 +148,7 @@ func (l *loop) pace() bool {
 	if !l.pacer.Busy() {
 		return false
 	}
-	bound := min(l.pacer.RecentSync(), maxPace)
+	bound := min(l.pacer.RecentSync(), l.srv.maxPace)
 	if bound <= 0 {
 		return false
 	}

@@ -68,6 +68,29 @@ type Options struct {
 	Portable bool
 }
 
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Loops <= 0 {
+		o.Loops = max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = felix.MaxConnections
+	}
+	if o.MaxPipelineBytes <= 0 {
+		o.MaxPipelineBytes = felix.MaxPipelineBytes
+	}
+	if o.MaxRequestBytes <= 0 {
+		o.MaxRequestBytes = 2 * felix.MaxValueBytes
+	}
+	o.MaxRequestBytes = max(o.MaxRequestBytes, o.MaxPipelineBytes)
+	if o.MaxSlow <= 0 {
+		o.MaxSlow = defaultMaxSlow
+	}
+	return o
+}
+
 // Stats are counters for metrics. All but Connections only grow.
 type Stats struct {
 	Connections int64  // open now
@@ -95,6 +118,8 @@ type Server struct {
 	log   *slog.Logger
 	stats counters
 	drv   driver
+
+	maxPace time.Duration // the constant, but for tests
 
 	slots  chan struct{}   // one token per running Slow
 	ctx    context.Context // ends when Shutdown gives up or is complete
@@ -150,30 +175,16 @@ func Listen(network, addr string, o Options) (*Server, error) {
 // Shutdown in the end even if Serve was never called. It fails if Handler is
 // missing or the system has no descriptors left.
 func New(ln net.Listener, o Options) (*Server, error) {
+	return newServer(ln, o, maxPace)
+}
+
+func newServer(ln net.Listener, o Options, maxPace time.Duration) (*Server, error) {
 	if o.Handler == nil {
 		return nil, errors.New("netloop: Options.Handler is missing")
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.Loops <= 0 {
-		o.Loops = max(1, runtime.GOMAXPROCS(0)/2)
-	}
-	if o.MaxConnections <= 0 {
-		o.MaxConnections = felix.MaxConnections
-	}
-	if o.MaxPipelineBytes <= 0 {
-		o.MaxPipelineBytes = felix.MaxPipelineBytes
-	}
-	if o.MaxRequestBytes <= 0 {
-		o.MaxRequestBytes = 2 * felix.MaxValueBytes
-	}
-	o.MaxRequestBytes = max(o.MaxRequestBytes, o.MaxPipelineBytes)
-	if o.MaxSlow <= 0 {
-		o.MaxSlow = defaultMaxSlow
-	}
+	o = o.withDefaults()
 	s := &Server{
-		opts: o, ln: ln, log: o.Logger,
+		opts: o, ln: ln, log: o.Logger, maxPace: maxPace,
 		slots:    make(chan struct{}, o.MaxSlow),
 		stopping: make(chan struct{}),
 		stopped:  make(chan struct{}),

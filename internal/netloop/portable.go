@@ -138,6 +138,7 @@ func (c *pconn) run(remote net.Addr) {
 // read waits for input. It says false if there will be none: the client has
 // gone or was idle too long, or the server drains.
 func (c *pconn) read() bool {
+	c.hint = 0 // the buffer is held while nothing comes, so it is a small one
 	room := c.room(c.engine.pool, c.limit(&c.srv.opts))
 	if room == nil {
 		c.srv.tooLarge(c.nc.RemoteAddr())

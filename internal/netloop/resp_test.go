@@ -30,12 +30,12 @@ type miniHandler struct {
 	slow   atomic.Int64 // slow work under way
 	slowHi atomic.Int64 // the most of it at the same time
 	hungUp atomic.Int64 // HANGs whose context ended
-	midway atomic.Int64 // sessions closed between Parse and Reply of operations that were not answered
+	verify bool         // sessions check that their input stays as it is
 }
 
 func (h *miniHandler) NewSession(net.Addr) Session {
 	h.opened.Add(1)
-	return &miniSession{h: h}
+	return &miniSession{h: h, verify: h.verify}
 }
 
 func (h *miniHandler) TooMany() []byte { return []byte("-ERR max number of clients reached\r\n") }

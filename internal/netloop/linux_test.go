@@ -1,0 +1,283 @@
+package netloop
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/felix-go/felix"
+)
+
+// arrived waits until the server's kernel has all that c has sent.
+func (c *client) arrived() {
+	c.t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	eventually(c.t, "the bytes to arrive", func() bool {
+		left := 1
+		_ = raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		return err == nil && left == 0
+	})
+}
+
+// While the disk is busy with a loop's operations, requests gather and become
+// one batch when a sync ends.
+func TestPacingGathers(t *testing.T) {
+	for name, end := range map[string]func(*gateCache, *fakePacer){
+		"until a sync ends":  func(_ *gateCache, p *fakePacer) { p.synced() },
+		"until a completion": func(c *gateCache, _ *fakePacer) { c.open() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache, pacer := &gateCache{}, &fakePacer{recent: time.Hour}
+			r := start(t, Options{Loops: 1, Pacer: pacer}, time.Hour, cache)
+			const n = 20
+			first := r.dial()
+			var rest []*client
+			for range n {
+				c := r.dial()
+				c.send(cmd("PING"))
+				c.want("+PONG\r\n")
+				rest = append(rest, c)
+			}
+			pacer.busy.Store(true)
+			rest[0].send(cmd("PING")) // nothing of the loop's own is on its way to the disk
+			rest[0].want("+PONG\r\n")
+			first.send(cmd("INCR", "s"))
+			eventually(t, "the loop to pace", func() bool { return r.s.Stats().Ops == 1 && loopParked(r.s) })
+			for i := range rest {
+				rest[i].send(cmd("INCR", "k"))
+				rest[i].arrived()
+			}
+			if got := r.s.Stats(); got.Ops != 1 || !loopParked(r.s) {
+				t.Errorf("the loop did not wait: %+v", got)
+			}
+			pacer.busy.Store(false)
+			end(cache, pacer)
+			for _, c := range rest {
+				if line, err := c.r.ReadString('\n'); err != nil || line[0] != ':' {
+					t.Errorf("got %q, %v", line, err)
+				}
+			}
+			cache.open()
+			first.want(num(1))
+			cache.gate.Lock()
+			defer cache.gate.Unlock()
+			if len(cache.sizes) != 2 || cache.sizes[1] != n {
+				t.Errorf("the batches had %v operations, want 1 and %d", cache.sizes, n)
+			}
+		})
+	}
+}
+
+func loopParked(s *Server) bool {
+	l := s.drv.(*loops).all[0]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting == parked
+}
+
+// Pacing ends by itself: after the recent sync's time, and after maxPace
+// whatever the pacer says.
+func TestPacingIsBounded(t *testing.T) {
+	for name, recent := range map[string]time.Duration{"by the recent sync": time.Millisecond, "by maxPace": time.Hour, "no sync yet": 0} {
+		t.Run(name, func(t *testing.T) {
+			cache, pacer := &gateCache{}, &fakePacer{recent: recent}
+			bound := time.Hour // if recent is the bound
+			if recent == time.Hour {
+				bound = maxPace
+			}
+			r := start(t, Options{Loops: 1, Pacer: pacer}, bound, cache)
+			pacer.busy.Store(true)
+			first, other := r.dial(), r.dial()
+			first.send(cmd("INCR", "s"))
+			eventually(t, "the operation", func() bool { return cache.heldOps() == 1 })
+			for i := range 20 {
+				other.send(cmd("INCR", "k"))
+				other.want(num(i + 1))
+			}
+			if recent > 0 && r.s.Stats().Paced == 0 {
+				t.Error("the loop never paced")
+			}
+			cache.open()
+			first.want(num(1))
+		})
+	}
+}
+
+// Slow work ends when its client is gone for good, not when the client has
+// only shut its side.
+func TestSlowWorkOfGoneClient(t *testing.T) {
+	r := start(t, Options{Loops: 1}, maxPace, &inlineCache{})
+	half, gone := r.dial(), r.dial()
+	half.send(cmd("SLOW", "100"))
+	_ = half.CloseWrite()
+	gone.send(cmd("HANG"))
+	eventually(t, "both", func() bool { return r.h.slow.Load() == 2 })
+	gone.reset()
+	eventually(t, "the work to end", func() bool { return r.h.hungUp.Load() == 1 })
+	half.want("+SLEPT\r\n")
+	half.wantEnd()
+}
+
+// countingHandler is a slog handler that counts.
+type countingHandler struct {
+	slog.Handler
+	n    atomic.Int64
+	last atomic.Value
+}
+
+func (h *countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h *countingHandler) Handle(_ context.Context, r slog.Record) error {
+	h.n.Add(1)
+	h.last.Store(r.Message)
+	return nil
+}
+
+// Without descriptors the server waits, says why, does not spin, and goes on
+// when there are some again.
+func TestAcceptWithoutDescriptors(t *testing.T) {
+	onBoth(t, func(t *testing.T, portable bool) {
+		logged := &countingHandler{}
+		r := start(t, Options{Portable: portable, Logger: slog.New(logged)}, maxPace, &inlineCache{})
+		warm := r.dial()
+		warm.send(cmd("PING"))
+		warm.want("+PONG\r\n")
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Close(fd) }()
+		var was, low unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+			t.Fatal(err)
+		}
+		low = was
+		low.Cur = 0 // new descriptors are refused, open ones stay
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: low.Cur, Max: low.Max}); err != nil {
+			t.Fatal(err)
+		}
+		restore := func() {
+			if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: was.Cur, Max: was.Max}); err != nil {
+				t.Error(err)
+			}
+		}
+		sa, _ := unix.Getpeername(fdOf(t, warm))
+		err = unix.Connect(fd, sa)
+		eventuallyOr(t, restore, "the log", func() bool { return logged.n.Load() > 0 })
+		began := time.Now()
+		warm.send(cmd("PING"))
+		warm.want("+PONG\r\n")
+		time.Sleep(100 * time.Millisecond) // time passes: a server that spins logs thousands
+		n, d := logged.n.Load(), time.Since(began)
+		restore()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most := 6 + int64(d/(50*time.Millisecond)); n > most {
+			t.Errorf("%d attempts in %v", n, d)
+		}
+		if text, _ := logged.last.Load().(string); !strings.Contains(text, "ulimit -n") {
+			t.Errorf("the log does not tell what to do: %q", text)
+		}
+		_, _ = unix.Write(fd, cmd("PING"))
+		buf := make([]byte, 7)
+		if n, err := unix.Read(fd, buf); err != nil || string(buf[:n]) != "+PONG\r\n" {
+			t.Errorf("got %q, %v", buf, err)
+		}
+	})
+}
+
+func fdOf(t *testing.T, c *client) (fd int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(f uintptr) { fd = int(f) }); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func eventuallyOr(t *testing.T, undo func(), what string, ok func() bool) {
+	t.Helper()
+	done := false
+	defer func() {
+		if !done {
+			undo()
+		}
+	}()
+	eventually(t, what, ok)
+	done = true
+}
+
+// An idle connection costs less than 10 KB, its client's side included, even
+// after it has sent much.
+func TestIdleMemory(t *testing.T) {
+	onBoth(t, func(t *testing.T, portable bool) {
+		r := startWith(t, &miniHandler{caches: []felix.Cache{&inlineCache{}}}, Options{Portable: portable}, maxPace)
+		const n = 2000
+		ping := cmd("PING")
+		before := inUse()
+		fds := make([]int, 0, n)
+		defer func() {
+			for _, fd := range fds {
+				_ = unix.Close(fd)
+			}
+		}()
+		sa, _ := unix.Getpeername(fdOf(t, r.dial()))
+		big := cmd("GET", strings.Repeat("k", 100_000))
+		for range n {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fds = append(fds, fd)
+			if err := unix.Connect(fd, sa); err != nil {
+				t.Fatal(err)
+			}
+			req := ping
+			if len(fds)%10 == 0 {
+				req = big
+			}
+			if _, err := unix.Write(fd, req); err != nil {
+				t.Fatal(err)
+			}
+			want := 7
+			if len(fds)%10 == 0 {
+				want = 100_011
+			}
+			for buf := make([]byte, 64<<10); want > 0; {
+				m, err := unix.Read(fd, buf[:min(want, len(buf))])
+				if err != nil || m == 0 {
+					t.Fatalf("read %d, %v", m, err)
+				}
+				want -= m
+			}
+		}
+		eventually(t, "all", func() bool { return r.s.Stats().Connections == n+1 })
+		const most = 10 << 10
+		if per := (inUse() - before) / n; per > most {
+			t.Errorf("an idle connection costs %d bytes, want at most %d", per, most)
+		} else {
+			t.Logf("an idle connection costs %d bytes", per) // 1,100; portable: 9,000
+		}
+	})
+}
+
+// inUse is what the heap and the stacks take.
+func inUse() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
