@@ -75,6 +75,7 @@ func (c *cursors) take(id uint64, scope felix.Scope) (position, bool) {
 	c.byUse.MoveToFront(element)
 	taken := at.position
 	c.bytes -= at.bytes()
+	at.more = at.more || len(at.page) > 0
 	at.page = nil
 	c.bytes += at.bytes()
 	return taken, true

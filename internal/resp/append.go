@@ -66,14 +66,6 @@ func AppendNull(b []byte, v Version) []byte {
 	return append(b, "$-1\r\n"...)
 }
 
-// AppendNullArray is AppendNull where RESP2 has a null array.
-func AppendNullArray(b []byte, v Version) []byte {
-	if v == RESP3 {
-		return append(b, "_\r\n"...)
-	}
-	return append(b, "*-1\r\n"...)
-}
-
 // AppendArray begins an array of n elements, which follow.
 func AppendArray(b []byte, n int) []byte { return appendHeader(b, '*', int64(n)) }
 

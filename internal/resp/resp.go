@@ -109,7 +109,7 @@ func (p *Parser) fast(in []byte) int {
 		}
 		size, at := length(in, pos+1)
 		end := at + size
-		if at == 0 || size > MaxBulkBytes || end+2 > len(in) || end > MaxRequestBytes {
+		if at == 0 || size > MaxBulkBytes || end+2 > len(in) || end+2 > MaxRequestBytes {
 			return 0
 		}
 		args = append(args, in[at:end:end])
