@@ -125,8 +125,8 @@ func TestEntryRefused(t *testing.T) {
 	for name, payload := range map[string][]byte{
 		"format 0":                   append([]byte{0}, header[1:]...),
 		"a newer format":             append([]byte{EntryFormat + 1}, header[1:]...),
-		"a negative ceiling":         append(append([]byte{EntryFormat}, append(tooBig, 1)...), 0, 0, 0),
-		"a ceiling of 65 bits":       append(append([]byte{EntryFormat}, append(tooBig, 2)...), 0, 0, 0),
+		"a negative ceiling":         append(append([]byte{EntryFormat}, append(tooBig, 1)...), 0, 0, 0, 0),
+		"a ceiling of 65 bits":       append(append([]byte{EntryFormat}, append(tooBig, 2)...), 0, 0, 0, 0),
 		"write kind 0":               with(0, 1, 'k'),
 		"an unknown write kind":      with(byte(ClearShard)+1, 1, 'k'),
 		"write kind 255":             with(255, 1, 'k'),
@@ -134,7 +134,7 @@ func TestEntryRefused(t *testing.T) {
 		"a key longer than the rest": with(byte(DeleteCounter), 2, 'k'),
 		"a key of 2^64-1 bytes":      append(with(byte(DeleteCounter)), append(bytes.Clone(tooBig), 1)...),
 		"a value longer than that":   with(byte(PutValue), 1, 'k', 5, 'v', 0),
-		"a negative expiry":          append(with(byte(PutCounter), 1, 'k', 0), append(bytes.Clone(tooBig), 1)...),
+		"a negative expiry":          append(with(byte(PutCounter), 1, 'k', 0), append(bytes.Clone(tooBig), 1, 0)...),
 	} {
 		if _, writes, err := decode(payload); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %+v, error %v, want that it is corrupt", name, writes, err)
