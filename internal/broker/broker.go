@@ -38,18 +38,21 @@ type Options struct {
 	// Wall is the wall clock in Unix milliseconds; nil is the system's.
 	Wall func() int64
 
-	Workers          int           // goroutines that run shards; 0 is by GOMAXPROCS
-	RecordBytes      int64         // bound on records held in memory
-	BlockCacheBytes  int64         // bound on the state store's block cache
-	InflightBytes    int64         // bound on operations that wait or are in flight
-	RequestTimeout   time.Duration // of operations without a deadline
-	TickInterval     time.Duration // of Raft's logical clock
-	CheckpointEvery  time.Duration // how long a change may stay out of the state store
-	CheckpointBytes  int64         // log bytes of a shard that ask for a checkpoint
-	CheckpointDirty  int           // dirty entries of a shard that do
-	SweepEvery       time.Duration // how often expired records are looked for
-	OnSync           func(time.Duration)
-	OnCheckpointStep func(time.Duration)
+	Workers         int           // goroutines that run shards; 0 is by GOMAXPROCS
+	RecordBytes     int64         // bound on records held in memory
+	BlockCacheBytes int64         // bound on the state store's block cache
+	InflightBytes   int64         // bound on operations that wait or are in flight
+	RequestTimeout  time.Duration // of operations without a deadline
+	TickInterval    time.Duration // of Raft's logical clock
+	CheckpointEvery time.Duration // how long a change may stay out of the state store
+	CheckpointBytes int64         // log bytes of a shard that ask for a checkpoint
+	CheckpointDirty int           // dirty entries of a shard that do
+	SweepEvery      time.Duration // how often expired records are looked for
+	// ReplicationIsTarget lets a cache ask for more replicas than there are
+	// brokers; otherwise that is refused.
+	ReplicationIsTarget bool
+	OnSync              func(time.Duration) // told how long each sync of the log took
+	OnCheckpointStep    func(time.Duration) // told how long each slice of a checkpoint held up a worker
 }
 
 func (o *Options) setDefaults() {

@@ -25,7 +25,7 @@ func (t *testBroker) SetNow(millis int64) { t.wall.Store(millis) }
 func openTest(t *testing.T, fs vfs.FS, change func(*Options)) *testBroker {
 	t.Helper()
 	tb := &testBroker{}
-	o := Options{Dir: "data", FS: fs, Wall: func() int64 {
+	o := Options{Dir: "data", FS: fs, ReplicationIsTarget: true, Wall: func() int64 {
 		if now := tb.wall.Load(); now != 0 {
 			return now
 		}

@@ -114,7 +114,7 @@ func (b *Broker) metaDo(ctx context.Context, op felix.Op) (felix.Reply, error) {
 }
 
 // normalize fills in defaults and checks bounds.
-func normalize(s felix.CacheSettings) (felix.CacheSettings, error) {
+func (b *Broker) normalize(s felix.CacheSettings) (felix.CacheSettings, error) {
 	if s.Shards == 0 {
 		s.Shards = felix.DefaultShards
 	}
@@ -127,12 +127,15 @@ func normalize(s felix.CacheSettings) (felix.CacheSettings, error) {
 	if s.Consistency > felix.Leader {
 		return s, felix.Errorf(felix.InvalidArgument, "consistency %d is not known: it is quorum or leader", s.Consistency)
 	}
-	return s, checkReplication(s.Replication)
+	return s, b.checkReplication(s.Replication)
 }
 
-func checkReplication(n int) error {
+func (b *Broker) checkReplication(n int) error {
 	if n < 1 || n > felix.MaxReplication {
 		return felix.Errorf(felix.InvalidArgument, "replication %d: it is 1 to %d", n, felix.MaxReplication)
+	}
+	if n > 1 && !b.opts.ReplicationIsTarget {
+		return felix.Errorf(felix.InvalidArgument, "replication %d needs %d brokers, there is 1: use --replication 1", n, n)
 	}
 	return nil
 }
@@ -143,7 +146,7 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 		return info, false, "", err
 	}
 	asked := settings
-	if settings, err = normalize(settings); err != nil {
+	if settings, err = b.normalize(settings); err != nil {
 		return info, false, "", err
 	}
 	b.metaMu.Lock()
@@ -304,7 +307,7 @@ func (b *Broker) readCache(ctx context.Context, scope felix.Scope) (*cacheMeta, 
 
 // SetReplication implements felix.Service.
 func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replication int) (info felix.CacheInfo, warning string, err error) {
-	if err := checkReplication(replication); err != nil {
+	if err := b.checkReplication(replication); err != nil {
 		return info, "", err
 	}
 	c, err := b.find(scope)

@@ -1,0 +1,197 @@
+// Package daemon puts a broker together and takes it apart: the only place
+// that constructs and closes things, in order. Storage first, doors last; at a
+// stop the doors first, after they have answered what they have read.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/broker"
+	"github.com/felix-go/felix/internal/httpapi"
+	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/redisapi"
+)
+
+// Daemon is a running broker with its doors.
+type Daemon struct {
+	config Config
+	log    *slog.Logger
+	broker *broker.Broker
+	resp   *netloop.Server
+	http   *http.Server
+	httpLn net.Listener
+
+	stopping atomic.Bool
+	serving  sync.WaitGroup
+	failed   chan error // the first reason why the process must end
+}
+
+var logLevels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+}
+
+// Version is what the build knows of its version.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// Start opens the data directory and serves. fatal is told, once, when the
+// disk failed or data is damaged: the process must end without going on.
+func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (_ *Daemon, err error) {
+	d := &Daemon{config: c, log: log, failed: make(chan error, 1)}
+	began := time.Now()
+	// Listen first: a port that is taken is the commonest mistake, and replay
+	// may take a while.
+	respLn, err := net.Listen("tcp", c.RESPAddr)
+	if err != nil {
+		return nil, fmt.Errorf("--resp-addr %s: %w", c.RESPAddr, plain(err))
+	}
+	if d.httpLn, err = net.Listen("tcp", c.HTTPAddr); err != nil {
+		return nil, errors.Join(fmt.Errorf("--http-addr %s: %w", c.HTTPAddr, plain(err)), respLn.Close())
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeUnused(respLn), closeUnused(d.httpLn))
+		}
+	}()
+	metrics := newMetrics()
+	d.broker, err = broker.Open(broker.Options{Dir: c.DataDir, Logger: log, Fatal: fatal, RequestTimeout: c.RequestTimeout,
+		RecordBytes: c.RecordMemory << 20, BlockCacheBytes: c.BlockCache << 20, InflightBytes: c.InflightMemory << 20,
+		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep})
+	if err != nil {
+		return nil, err
+	}
+	if c.Dev {
+		if err := d.makeDevCaches(ctx); err != nil {
+			return nil, errors.Join(err, d.broker.Close(ctx))
+		}
+	}
+	if err := d.openDoors(respLn, metrics); err != nil {
+		return nil, errors.Join(err, d.broker.Close(ctx))
+	}
+	log.Info("broker is up", "data_dir", c.DataDir, "store_id", d.broker.StoreID(), "resp_addr", d.RESPAddr(),
+		"http_addr", d.HTTPAddr(), "took", time.Since(began).Round(time.Millisecond), "version", Version())
+	return d, nil
+}
+
+// makeDevCaches makes the caches that a newcomer finds.
+func (d *Daemon) makeDevCaches(ctx context.Context) error {
+	for _, name := range []string{felix.DefaultCache, felix.StatsCache} {
+		scope := felix.Scope{Tenant: felix.DefaultTenant, Namespace: felix.DefaultNamespace, Cache: name}
+		if _, err := d.broker.Cache(ctx, scope); err == nil {
+			continue
+		}
+		if _, _, _, err := d.broker.CreateCache(ctx, scope, felix.CacheSettings{}); err != nil {
+			return fmt.Errorf("making cache %s: %w", scope, err)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) openDoors(respLn net.Listener, m *metrics) error {
+	port := 0
+	if tcp, ok := respLn.Addr().(*net.TCPAddr); ok {
+		port = tcp.Port
+	}
+	redis := redisapi.New(d.broker, redisapi.Options{Logger: d.log, Version: Version(), ServerPort: port, MaxConnections: d.config.MaxConnections})
+	var err error
+	d.resp, err = netloop.New(respLn, netloop.Options{Handler: redis, Pacer: d.broker.Pacer(), Logger: d.log,
+		MaxConnections: d.config.MaxConnections, IdleTimeout: d.config.IdleTimeout})
+	if err != nil {
+		return err
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.register(registry, d.broker, d.resp, redis)
+	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Log: d.log, Ready: d.ready, Metrics: registry,
+		RequestTimeout: d.config.RequestTimeout}), d.log)
+	d.serve("RESP", d.resp.Serve)
+	d.serve("HTTP", func() error { return d.http.Serve(d.httpLn) })
+	return nil
+}
+
+// serve runs a door on a goroutine; one that ends by itself ends the broker.
+func (d *Daemon) serve(door string, run func() error) {
+	d.serving.Add(1)
+	go func() {
+		defer d.serving.Done()
+		err := run()
+		if err == nil || errors.Is(err, http.ErrServerClosed) || d.stopping.Load() {
+			return
+		}
+		select {
+		case d.failed <- fmt.Errorf("the %s door stopped: %w", door, err):
+		default:
+		}
+	}()
+}
+
+func (d *Daemon) ready(context.Context) error {
+	if d.stopping.Load() {
+		return errors.New("the broker is stopping")
+	}
+	return d.broker.Ready()
+}
+
+// RESPAddr is where Redis clients connect.
+func (d *Daemon) RESPAddr() string { return d.resp.Addr().String() }
+
+// HTTPAddr is where felixctl and HTTP clients connect.
+func (d *Daemon) HTTPAddr() string { return d.httpLn.Addr().String() }
+
+// Failed tells why a door stopped by itself.
+func (d *Daemon) Failed() <-chan error { return d.failed }
+
+// Stop answers what the doors have read, closes them, writes a last checkpoint
+// and closes the data directory. When ctx ends, what is left is cut short; no
+// acknowledged write is lost by that.
+func (d *Daemon) Stop(ctx context.Context) error {
+	began := time.Now()
+	d.stopping.Store(true)
+	d.log.Info("broker is stopping")
+	var errs []error
+	if err := d.resp.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("closing the RESP door: %w", err))
+	}
+	if err := d.http.Shutdown(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("closing the HTTP door: %w", err), d.http.Close())
+	}
+	d.serving.Wait()
+	if err := d.broker.Close(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("closing the broker: %w", err))
+	}
+	d.log.Info("broker has stopped", "took", time.Since(began).Round(time.Millisecond))
+	return errors.Join(errs...)
+}
+
+func closeUnused(l net.Listener) error {
+	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// plain takes the "listen tcp 1.2.3.4:5:" off a listen error.
+func plain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}

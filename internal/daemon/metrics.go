@@ -1,0 +1,88 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/felix-go/felix/internal/broker"
+	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/redisapi"
+)
+
+// metrics are what /metrics shows beyond Go's own. The only label with more
+// than a handful of values is the Redis command, whose names are bounded.
+type metrics struct {
+	syncSeconds     prometheus.Histogram
+	checkpointSteps prometheus.Histogram
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		syncSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "felix_log_sync_seconds",
+			Help:    "How long a synced write to the log took.",
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16)}),
+		checkpointSteps: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "felix_checkpoint_pause_seconds",
+			Help:    "How long one slice of a checkpoint held up its worker.",
+			Buckets: prometheus.ExponentialBuckets(20e-6, 2, 14)}),
+	}
+}
+
+func (m *metrics) observeSync(d time.Duration)           { m.syncSeconds.Observe(d.Seconds()) }
+func (m *metrics) observeCheckpointStep(d time.Duration) { m.checkpointSteps.Observe(d.Seconds()) }
+
+func (m *metrics) register(r *prometheus.Registry, b *broker.Broker, resp *netloop.Server, redis *redisapi.Handler) {
+	r.MustRegister(m.syncSeconds, m.checkpointSteps, &snapshot{broker: b, resp: resp, redis: redis})
+}
+
+// snapshot reads the counters of the parts when Prometheus asks.
+type snapshot struct {
+	broker *broker.Broker
+	resp   *netloop.Server
+	redis  *redisapi.Handler
+}
+
+// Describe implements prometheus.Collector: the metrics are told by Collect,
+// unchecked, so that each is named in one place.
+func (s *snapshot) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s *snapshot) Collect(out chan<- prometheus.Metric) {
+	counter := func(name, help string, v uint64) {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.CounterValue, float64(v))
+	}
+	gauge := func(name, help string, v int64) {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, float64(v))
+	}
+	b := s.broker.Stats()
+	gauge("felix_caches", "Caches of this broker.", int64(b.Caches))
+	gauge("felix_shards", "Shards of this broker.", int64(b.Shards))
+	gauge("felix_shards_owned", "Shards that this broker owns.", int64(b.Owned))
+	counter("felix_operations_total", "Operations evaluated.", b.Operations)
+	gauge("felix_inflight_bytes", "Memory of operations that wait or are in flight.", b.InflightBytes)
+	gauge("felix_record_bytes", "Memory of records.", b.RecordBytes)
+	counter("felix_log_commits_total", "Batches written to the log.", b.Log.Commits)
+	counter("felix_log_syncs_total", "Batches written to the log and synced.", b.Log.Syncs)
+	counter("felix_log_written_bytes_total", "Bytes written to the log.", b.Log.WrittenBytes)
+	gauge("felix_log_tail_bytes", "Memory of the newest log entries.", b.Log.TailBytes)
+	counter("felix_checkpoints_total", "Checkpoints written.", b.Checkpoints.Checkpoints)
+	counter("felix_checkpoint_records_total", "Records written by checkpoints.", b.Checkpoints.Records)
+	gauge("felix_state_disk_bytes", "Disk space of the state store.", int64(b.StateBytes))
+	n := s.resp.Stats()
+	gauge("felix_resp_connections", "Open Redis connections.", n.Connections)
+	counter("felix_resp_accepted_total", "Redis connections accepted.", n.Accepted)
+	counter("felix_resp_refused_total", "Redis connections refused: there were too many.", n.Refused)
+	counter("felix_resp_read_bytes_total", "Bytes read from Redis connections.", n.BytesIn)
+	counter("felix_resp_written_bytes_total", "Bytes written to Redis connections.", n.BytesOut)
+	counter("felix_resp_batches_total", "Batches of operations submitted by the RESP door.", n.Batches)
+	counter("felix_resp_operations_total", "Operations submitted by the RESP door.", n.Ops)
+	counter("felix_resp_paced_total", "Times the RESP door let requests gather while the disk was busy.", n.Paced)
+	calls := prometheus.NewDesc("felix_resp_commands_total", "Redis commands called.", []string{"command"}, nil)
+	failed := prometheus.NewDesc("felix_resp_command_errors_total", "Redis commands answered with an error.", []string{"command"}, nil)
+	s.redis.CommandCounts(func(name string, c, f uint64) {
+		out <- prometheus.MustNewConstMetric(calls, prometheus.CounterValue, float64(c), name)
+		if f > 0 {
+			out <- prometheus.MustNewConstMetric(failed, prometheus.CounterValue, float64(f), name)
+		}
+	})
+}
