@@ -98,7 +98,11 @@ func (l *Log) stage(a *Append) error {
 }
 
 func (l *Log) stageEntries(s *Shard, entries []*raftpb.Entry) error {
-	entries = clip(entries, s.disk.start)
+	start := s.disk.start
+	if !s.disk.reset {
+		start = max(start, s.start().index) // a compaction may wait
+	}
+	entries = clip(entries, start)
 	if len(entries) == 0 {
 		return nil
 	}

@@ -60,9 +60,9 @@ type Options struct {
 	// discards it.
 	Logger *slog.Logger
 	// Fatal is called once, from any goroutine, when the disk has failed or
-	// data is corrupt. It should end the process and not return; if it does
-	// return, the Log refuses further work. It must not call the Log. nil
-	// panics.
+	// data is corrupt. It must end the process and not return; if it does
+	// return, the Log refuses further work, but Pebble may panic. It must not
+	// call the Log. nil panics.
 	Fatal func(error)
 	// OnSync is told how long each commit with a sync took, from the
 	// committer's goroutine; nil is nobody. It must be quick.
@@ -158,8 +158,10 @@ type Log struct {
 	// guarded by writeMu.
 	spare []*Shard
 
-	failOnce sync.Once
-	failure  atomic.Pointer[error]
+	// opened says that Open has succeeded: until then failures are its errors
+	// and not told to Fatal.
+	opened  atomic.Bool
+	failure atomic.Pointer[error]
 
 	counters counters
 }
@@ -322,12 +324,10 @@ func (l *Log) failed() error {
 
 // fail stops the log for good. It returns the first failure.
 func (l *Log) fail(err error) error {
-	l.failOnce.Do(func() {
-		err := fmt.Errorf("raft log in %s: %w", l.dir, err)
-		if l.failure.CompareAndSwap(nil, &err) {
-			l.opts.Fatal(err)
-		}
-	})
+	err = fmt.Errorf("raft log in %s: %w", l.dir, err)
+	if l.failure.CompareAndSwap(nil, &err) && l.opened.Load() {
+		l.opts.Fatal(err)
+	}
 	return l.failed()
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	iofs "io/fs"
 	"log/slog"
 	"strings"
 	"syscall"
@@ -31,11 +31,14 @@ func Open(dir string, o Options) (*Log, error) {
 	l := &Log{dir: dir, opts: o, shards: make(map[uint64]*Shard)}
 	l.tailLimit.Store(o.ShardTailBytes)
 	err := l.open()
-	if err != nil {
-		l.abandon()
-		return nil, fmt.Errorf("raft log in %s: %w", dir, err)
+	if err == nil {
+		return l, nil
 	}
-	return l, nil
+	l.abandon()
+	if text := fmt.Sprintf("raft log in %s: ", dir); !strings.HasPrefix(err.Error(), text) {
+		err = fmt.Errorf("%s%w", text, err)
+	}
+	return nil, err
 }
 
 func (l *Log) open() error {
@@ -48,22 +51,24 @@ func (l *Log) open() error {
 		return lockError(err)
 	}
 	l.lock = lock
-	walFS := base
+	pebbleFS := base
 	if l.opts.WALPrefillFiles > 0 {
 		l.prefill, err = newPrefillFS(base, l.dir, l.opts.WALPrefillBytes, l.opts.WALPrefillFiles, l.opts.Logger)
 		if err != nil {
 			return openError(err)
 		}
-		walFS = l.prefill
+		pebbleFS = l.prefill
 	}
-	if l.db, err = openPebble(l.dir, l.pebbleOptions(walFS)); err != nil {
+	pebbleFS = &watchFS{FS: pebbleFS, failed: func(err error) { _ = l.fail(err) }}
+	if l.db, err = openPebble(l.dir, l.pebbleOptions(pebbleFS)); err != nil {
 		return openError(err)
 	}
-	if err := l.failed(); err != nil {
-		return openError(err) // a flush of what was replayed, for instance
-	}
 	l.batch = l.db.NewBatch(pebble.WithMaxRetainedSizeBytes(retainedBatchBytes))
-	return l.checkFormat()
+	if err := l.checkFormat(); err != nil {
+		return err
+	}
+	l.opened.Store(true)
+	return l.failed() // what failed before was not told to Fatal
 }
 
 // abandon releases what a failed open holds.
@@ -90,7 +95,7 @@ func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
 	return pebble.Open(dir, o)
 }
 
-func (l *Log) pebbleOptions(walFS vfs.FS) *pebble.Options {
+func (l *Log) pebbleOptions(fs vfs.FS) *pebble.Options {
 	listener := pebble.EventListener{
 		BackgroundError: func(err error) {
 			_ = l.fail(fmt.Errorf("the disk failed in the background: %s", oneLine(err)))
@@ -100,7 +105,7 @@ func (l *Log) pebbleOptions(walFS vfs.FS) *pebble.Options {
 		},
 	}
 	o := &pebble.Options{
-		FS:                 walFS,
+		FS:                 fs,
 		Lock:               l.lock,
 		FormatMajorVersion: pebbleFormat,
 		MemTableSize:       uint64(l.opts.MemTableBytes),
@@ -154,7 +159,7 @@ func (l *Log) writeFormat(key []byte) error {
 // lockError is why the lock file could not be had: it could not be made, or
 // somebody has it.
 func lockError(err error) error {
-	var path *fs.PathError
+	var path *iofs.PathError
 	if errors.As(err, &path) || errors.Is(err, syscall.ENOSPC) {
 		return openError(err)
 	}
@@ -170,7 +175,7 @@ func openError(err error) error {
 	case strings.Contains(text, "unknown format major version"):
 		// Pebble has no error value for it.
 		return fmt.Errorf("%w: %s", ErrNewerFormat, text)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, iofs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %s", ErrNotWritable, text)
 	case pebble.IsCorruptionError(err):
 		return fmt.Errorf("%w: %s", ErrCorrupt, text)
