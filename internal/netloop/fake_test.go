@@ -68,6 +68,12 @@ func (c *asyncCache) Submit(b *felix.Batch) {
 	}
 }
 
+// heldPart is a part of a batch that waits.
+type heldPart struct {
+	b    *felix.Batch
+	part []int32
+}
+
 // gateCache holds the operations whose key begins with 's' until open is
 // called; the others are answered inline.
 type gateCache struct {
@@ -75,7 +81,7 @@ type gateCache struct {
 	table
 	gate    sync.Mutex
 	opened  bool
-	held    []syncPart
+	held    []heldPart
 	batches atomic.Int64
 	keys    [][]byte // of the held operations, as they came: not copied
 	sizes   []int
@@ -97,7 +103,7 @@ func (c *gateCache) Submit(b *felix.Batch) {
 		hold = nil
 	}
 	if hold != nil {
-		c.held = append(c.held, syncPart{b, hold})
+		c.held = append(c.held, heldPart{b, hold})
 		for _, i := range hold {
 			c.keys = append(c.keys, b.Ops[i].Key)
 		}

@@ -3,13 +3,14 @@ package netloop
 import "sync"
 
 const (
-	// minBuffer holds a deep pipeline of counter requests (64 take 2.6 KB).
-	minBuffer = 4 << 10
+	// minBuffer is what a connection begins with: a few dozen counter requests.
+	// One that sends more at a time soon has larger ones (conn.hint).
+	minBuffer = 1 << 10
 	// bufferStep is the ratio between the pool's sizes: growing copies at most
 	// a third of a request again.
 	bufferStep = 4
-	// bufferSizes is how many sizes are pooled: 4 KB to 1 MB.
-	bufferSizes = 5
+	// bufferSizes is how many sizes are pooled: 1 KB to 1 MB.
+	bufferSizes = 6
 	// maxPooledBytes bounds what a pool keeps for the next burst.
 	maxPooledBytes = 16 << 20
 )

@@ -10,6 +10,9 @@ import (
 // takes out input that is there already, and no more.
 const drainLinger = 10 * time.Millisecond
 
+// maxIdleScratch bounds the answer buffer that an idle connection keeps.
+const maxIdleScratch = 1 << 10
+
 // portable serves each connection from a goroutine of its own, with blocking
 // reads and writes. It is for systems without epoll and for listeners that are
 // no plain sockets. An idle connection holds its goroutine and one small
@@ -138,7 +141,10 @@ func (c *pconn) run(remote net.Addr) {
 // read waits for input. It says false if there will be none: the client has
 // gone or was idle too long, or the server drains.
 func (c *pconn) read() bool {
-	c.hint = 0 // the buffer is held while nothing comes, so it is a small one
+	c.hint = 0 // what is held while nothing comes is to be small
+	if cap(c.scratch) > maxIdleScratch {
+		c.scratch = nil
+	}
 	room := c.room(c.engine.pool, c.limit(&c.srv.opts))
 	if room == nil {
 		c.srv.tooLarge(c.nc.RemoteAddr())

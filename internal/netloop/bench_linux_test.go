@@ -30,7 +30,7 @@ type syncCache struct {
 	inflight atomic.Int64 // parts on their way to the disk
 	recent   atomic.Int64
 	mu       sync.Mutex
-	queue    []syncPart
+	queue    []heldPart
 	work     chan struct{}
 	wakes    []func()
 	file     *os.File
@@ -40,14 +40,9 @@ type syncCache struct {
 	syncs    atomic.Int64
 }
 
-type syncPart struct {
-	b    *felix.Batch
-	part []int32
-}
-
 type syncShard struct {
 	mu    sync.Mutex
-	queue []syncPart
+	queue []heldPart
 	work  chan struct{}
 	table table
 }
@@ -98,7 +93,7 @@ func (c *syncCache) Submit(b *felix.Batch) {
 		c.inflight.Add(1)
 		s := c.shards[k]
 		s.mu.Lock()
-		s.queue = append(s.queue, syncPart{b, p})
+		s.queue = append(s.queue, heldPart{b, p})
 		s.mu.Unlock()
 		signal(s.work)
 	}

@@ -268,7 +268,7 @@ func TestIdleMemory(t *testing.T) {
 		if per := (inUse() - before) / n; per > most {
 			t.Errorf("an idle connection costs %d bytes, want at most %d", per, most)
 		} else {
-			t.Logf("an idle connection costs %d bytes", per) // 1,100; portable: 9,000
+			t.Logf("an idle connection costs %d bytes", per) // 600; portable: 7,000
 		}
 	})
 }
