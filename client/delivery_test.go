@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -16,12 +17,12 @@ import (
 )
 
 // ways are the ways in which an answer can be lost after a broker may have the
-// request. read says that the broker has read the request whole.
-func ways() map[string]func(net.Conn) int {
-	head := "HTTP/1.1 200 OK\r\nContent-Type: application/proto\r\n"
-	return map[string]func(net.Conn) int{
-		"hangs up before it reads":      func(net.Conn) int { return 0 },
-		"hangs up while it reads":       func(c net.Conn) int { _, _ = c.Read(make([]byte, 5)); return 0 },
+// request.
+func ways() map[string]treatment {
+	head := "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/proto\r\n"
+	return map[string]treatment{
+		"hangs up before it reads":      func(net.Conn, func()) {},
+		"hangs up while it reads":       func(c net.Conn, _ func()) { _, _ = c.Read(make([]byte, 5)) },
 		"reads and hangs up":            answer(""),
 		"hangs up in the header":        answer("HTTP/1.1 200 OK\r\nContent-"),
 		"hangs up in the body":          answer(head + "Content-Length: 9\r\n\r\n\x08"),
@@ -126,8 +127,9 @@ func TestRefusedConnections(t *testing.T) {
 // tried elsewhere even if it was not applied.
 func TestAnsweredErrors(t *testing.T) {
 	for _, code := range felix.Codes() {
-		refusing := startBroken(t, answer("HTTP/1.1 503 Service Unavailable\r\nFelix-Error-Code: "+code.String()+
-			"\r\nContent-Type: application/json\r\nContent-Length: 44\r\n\r\n{\"code\":\"unavailable\",\"message\":\"the words\"}\n"))
+		body := `{"code":"unavailable","message":"the words"}`
+		refusing := startBroken(t, answer(fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nFelix-Error-Code: %s\r\n"+
+			"Connection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", code, len(body), body)))
 		good := startBroker(t)
 		c := newClient(t, patience, refusing.address, good.address)
 		_, err := c.CounterAdd(t.Context(), "", "", "c", "k", 1)
@@ -159,6 +161,7 @@ func TestHangingBroker(t *testing.T) {
 	release := make(chan struct{})
 	var hung atomic.Int32
 	address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // net/http watches for a hang-up only after the body
 		hung.Add(1)
 		select {
 		case <-release:
@@ -185,6 +188,7 @@ func TestHangingBroker(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // net/http watches for a hang-up only after the body
 		cancel()
 		<-r.Context().Done()
 	}))

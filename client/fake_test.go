@@ -71,15 +71,18 @@ func deadAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// brokenBroker accepts connections and does to each what treat does, then
-// closes it. requests counts those that treat says it has read whole.
+// treatment is what a broken broker does to a connection before it closes it.
+// It calls read once it has read a request whole, and before it answers.
+type treatment func(conn net.Conn, read func())
+
+// brokenBroker counts the connections made to it and the requests it has read.
 type brokenBroker struct {
 	address     string
 	connections atomic.Int32
 	requests    atomic.Int32
 }
 
-func startBroken(t *testing.T, treat func(net.Conn) (requests int)) *brokenBroker {
+func startBroken(t *testing.T, treat treatment) *brokenBroker {
 	t.Helper()
 	listener := listen(t)
 	b := &brokenBroker{address: listener.Addr().String()}
@@ -92,7 +95,7 @@ func startBroken(t *testing.T, treat func(net.Conn) (requests int)) *brokenBroke
 				return
 			}
 			b.connections.Add(1)
-			b.requests.Add(int32(treat(conn)))
+			treat(conn, func() { b.requests.Add(1) })
 			_ = conn.Close()
 		}
 	}()
@@ -103,24 +106,18 @@ func startBroken(t *testing.T, treat func(net.Conn) (requests int)) *brokenBroke
 	return b
 }
 
-// readRequest reads one request whole.
-func readRequest(conn net.Conn) int {
-	req, err := http.ReadRequest(bufio.NewReader(conn))
-	if err != nil {
-		return 0
-	}
-	if _, err := io.Copy(io.Discard, req.Body); err != nil {
-		return 0
-	}
-	return 1
-}
-
-// answer makes a treatment: read a request whole, send text, hang up.
-func answer(text string) func(net.Conn) int {
-	return func(conn net.Conn) int {
-		n := readRequest(conn)
+// answer reads a request whole, sends text and hangs up.
+func answer(text string) treatment {
+	return func(conn net.Conn, read func()) {
+		req, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return
+		}
+		if _, err := io.Copy(io.Discard, req.Body); err != nil {
+			return
+		}
+		read()
 		_, _ = io.WriteString(conn, text) // the client may be gone
-		return n
 	}
 }
 

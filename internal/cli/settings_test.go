@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/httpapi"
+)
+
+// refusing is a Service that answers every search for a cache with err, and
+// remembers what was searched.
+type refusing struct {
+	felix.Service
+	err   error
+	mu    sync.Mutex
+	scope felix.Scope
+}
+
+func (r *refusing) Cache(_ context.Context, scope felix.Scope) (felix.Cache, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.scope = scope
+	return nil, r.err
+}
+
+func (r *refusing) last() felix.Scope {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() { r.scope = felix.Scope{} }()
+	return r.scope
+}
+
+func startService(t *testing.T, service felix.Service) string {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	server := httpapi.NewServer(httpapi.Handler(service, httpapi.Options{Log: log}), log)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+	return listener.Addr().String()
+}
+
+// felixctl runs one command in this process.
+func felixctl(t *testing.T, env []string, args ...string) (exit int, out, errOut string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	exit = run(t.Context(), args, strings.NewReader(""), &o, &e, env)
+	return exit, o.String(), e.String()
+}
+
+// TestPrecedence: flag, environment, context, default; each setting apart.
+func TestPrecedence(t *testing.T) {
+	service := &refusing{err: felix.Errorf(felix.CacheNotFound, "none")}
+	live := startService(t, service)
+	config := filepath.Join(t.TempDir(), "contexts.json")
+	base := []string{"FELIX_CONFIG=" + config}
+	for _, args := range [][]string{
+		{"context", "add", "full", "--brokers", live, "--tenant", "ct", "-n", "cn"},
+		{"context", "add", "part", "--tenant", "pt"},
+		{"context", "use", "full"},
+	} {
+		if exit, _, errOut := felixctl(t, base, args...); exit != 0 {
+			t.Fatal(errOut)
+		}
+	}
+	for _, c := range []struct {
+		env, flags        string
+		tenant, namespace string
+	}{
+		{"", "", "ct", "cn"},
+		{"FELIX_AUTH_TENANT=et", "", "et", "cn"},
+		{"FELIX_NAMESPACE=en", "", "ct", "en"},
+		{"FELIX_NAMESPACE=", "", "ct", "cn"},
+		{"FELIX_AUTH_TENANT=et FELIX_NAMESPACE=en", "--tenant ft", "ft", "en"},
+		{"FELIX_AUTH_TENANT=et FELIX_NAMESPACE=en", "-n fn", "et", "fn"},
+		{"", "--tenant ft --namespace fn", "ft", "fn"},
+		{"", "-nfn", "ct", "fn"},
+		{"FELIX_BROKERS=" + live, "--context part", "pt", "default"},
+		{"FELIX_BROKERS=" + live + " FELIX_CONTEXT=part", "", "pt", "default"},
+		{"FELIX_CONTEXT=part", "--context full", "ct", "cn"},
+		{"FELIX_BROKERS=127.0.0.1:1", "--brokers " + live, "ct", "cn"},
+		{"FELIX_BROKERS=127.0.0.1:1 FELIX_TIMEOUT=1ns", "--timeout 5s --brokers=" + live, "ct", "cn"},
+	} {
+		env := append(strings.Fields(c.env), base...)
+		args := append(strings.Fields(c.flags), "counter", "get", "c", "k")
+		exit, _, errOut := felixctl(t, env, args...)
+		want := felix.Scope{Tenant: c.tenant, Namespace: c.namespace, Cache: "c"}
+		if got := service.last(); exit != 5 || got != want {
+			t.Errorf("%q %q: exit %d, %v, want %v; %s", c.env, c.flags, exit, got, want, errOut)
+		}
+	}
+	// What beats the context is also not asked of it.
+	if exit, _, errOut := felixctl(t, append(base, "FELIX_BROKERS=127.0.0.1:1"), "counter", "get", "c", "k"); exit != 3 || !strings.Contains(errOut, "127.0.0.1:1") {
+		t.Errorf("FELIX_BROKERS does not beat the context: exit %d, %s", exit, errOut)
+	}
+	if exit, _, errOut := felixctl(t, append(base, "FELIX_TIMEOUT=1ns"), "counter", "get", "c", "k"); exit != 3 {
+		t.Errorf("FELIX_TIMEOUT is not used: exit %d, %s", exit, errOut)
+	}
+	if exit, _, errOut := felixctl(t, nil, "counter", "get", "c", "k", "--context", "full"); exit != 2 {
+		t.Errorf("without a place for contexts: exit %d, %s", exit, errOut)
+	}
+}
+
+// TestContextPath: the XDG rules.
+func TestContextPath(t *testing.T) {
+	for _, c := range []struct {
+		env  []string
+		want string
+	}{
+		{[]string{"HOME=/h"}, "/h/.config/felix/contexts.json"},
+		{[]string{"HOME=/h", "XDG_CONFIG_HOME=/x"}, "/x/felix/contexts.json"},
+		{[]string{"HOME=/h", "XDG_CONFIG_HOME=relative"}, "/h/.config/felix/contexts.json"},
+		{[]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "FELIX_CONFIG=/f"}, "/f"},
+		{nil, ""},
+	} {
+		a := &app{env: environment(c.env)}
+		if got := a.contextPath(); got != c.want {
+			t.Errorf("%q: %q, want %q", c.env, got, c.want)
+		}
+	}
+}
+
+// TestEveryCodeExits: the exit status and the JSON of each code of a broker.
+func TestEveryCodeExits(t *testing.T) {
+	for _, code := range felix.Codes() {
+		address := startService(t, &refusing{err: felix.Errorf(code, "two\nlines \x1b[2J")})
+		exit, out, errOut := felixctl(t, nil, "counter", "add", "c", "k", "--brokers", address)
+		if exit != code.Info().Exit || out != "" || !strings.HasPrefix(errOut, "felixctl: "+code.String()+": ") {
+			t.Errorf("%s: exit %d, %q, %q", code, exit, out, errOut)
+		}
+		if strings.Count(errOut, "\n") != 1 || strings.Contains(errOut, "\x1b") {
+			t.Errorf("%s: not one safe line: %q", code, errOut)
+		}
+		exit, out, errOut = felixctl(t, nil, "--json", "counter", "add", "c", "k", "--brokers", address)
+		if exit != code.Info().Exit || out != "" || !strings.Contains(errOut, `"code":"`+code.String()+`","exit":`) || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%s: exit %d, %q, %q", code, exit, out, errOut)
+		}
+	}
+}
+
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// TestUnwritableAnswer: nobody reads on, or the disk is full.
+func TestUnwritableAnswer(t *testing.T) {
+	var errOut bytes.Buffer
+	for _, args := range [][]string{{"version"}, {"--help"}, {"context", "ls", "--json"}} {
+		if exit := run(t.Context(), args, nil, failingWriter{syscall.EPIPE}, &errOut, nil); exit != 141 || errOut.Len() > 0 {
+			t.Errorf("%q to a closed pipe: exit %d, %q", args, exit, errOut.String())
+		}
+	}
+	if exit := run(t.Context(), []string{"version"}, nil, failingWriter{errors.New("disk full")}, &errOut, nil); exit != 1 || !strings.Contains(errOut.String(), "disk full") {
+		t.Errorf("exit %d, %q", exit, errOut.String())
+	}
+}
+
+// TestContextsThatCannotBeWritten keeps the old file and leaves no other.
+func TestContextsThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "contexts.json")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{env: map[string]string{"FELIX_CONFIG": path}}
+	if err := a.saveContexts(contextFile{}); felix.AsError(err).Code != felix.Internal || err == nil {
+		t.Errorf("%v", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
