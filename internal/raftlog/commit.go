@@ -1,7 +1,6 @@
 package raftlog
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -175,7 +174,7 @@ func (l *Log) stageDirty() {
 func (l *Log) apply(sync bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = l.fail(fmt.Errorf("writing failed: %s", oneLine(fmt.Errorf("%v", r))))
+			err = l.fail(oneLine(fmt.Errorf("writing failed: %v", r)))
 		}
 	}()
 	options := pebble.NoSync
@@ -196,7 +195,7 @@ func (l *Log) apply(sync bool) (err error) {
 	size := l.batch.Len()
 	begin := time.Now()
 	if err := l.batch.Commit(options); err != nil {
-		return l.fail(errors.New(oneLine(err)))
+		return l.fail(fmt.Errorf("writing failed: %w", oneLine(err)))
 	}
 	if err := l.failed(); err != nil {
 		return err

@@ -160,8 +160,10 @@ type Log struct {
 
 	// opened says that Open has succeeded: until then failures are its errors
 	// and not told to Fatal.
-	opened  atomic.Bool
-	failure atomic.Pointer[error]
+	opened    atomic.Bool
+	openStuck chan struct{} // closed if Pebble will not come back from opening
+	stuckOnce sync.Once     // closes openStuck
+	failure   atomic.Pointer[error]
 
 	counters counters
 }
@@ -324,7 +326,9 @@ func (l *Log) failed() error {
 
 // fail stops the log for good. It returns the first failure.
 func (l *Log) fail(err error) error {
-	err = fmt.Errorf("raft log in %s: %w", l.dir, err)
+	if l.opened.Load() { // otherwise Open says where
+		err = fmt.Errorf("raft log in %s: %w", l.dir, err)
+	}
 	if l.failure.CompareAndSwap(nil, &err) && l.opened.Load() {
 		l.opts.Fatal(err)
 	}
@@ -337,7 +341,7 @@ func (l *Log) readError(err error) error {
 	if pebble.IsCorruptionError(err) {
 		return l.fail(l.corrupt(err))
 	}
-	return l.fail(fmt.Errorf("reading failed: %s", oneLine(err)))
+	return l.fail(fmt.Errorf("reading failed: %w", oneLine(err)))
 }
 
-func (l *Log) corrupt(err error) error { return fmt.Errorf("%w: %s", ErrCorrupt, oneLine(err)) }
+func (l *Log) corrupt(err error) error { return fmt.Errorf("%w: %w", ErrCorrupt, oneLine(err)) }

@@ -14,9 +14,9 @@ import (
 )
 
 // pebbleFormat pins what Pebble writes, so that a newer Pebble does not change
-// the disk format behind our back. This one has WAL chunks that say how much
-// was synced (damage in the middle of a WAL is told from its end) and table
-// checksums.
+// the disk format behind our back. This one has table checksums, and WAL chunks
+// that say how much was synced, which tells damage from the end of a WAL; except
+// in its last block of 32 KiB, where Pebble does not look for later chunks.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 // retainedBatchBytes is how large a batch buffer may be to be kept for the next
@@ -25,20 +25,18 @@ const retainedBatchBytes = 4 << 20
 
 // Open opens the log in dir, which it creates if need be. The errors are one
 // line and wrap ErrInUse, ErrNotWritable, ErrCorrupt or ErrNewerFormat where
-// they apply.
+// they apply. After an error the process should end: some leave the directory
+// locked by it.
 func Open(dir string, o Options) (*Log, error) {
 	o = o.withDefaults()
-	l := &Log{dir: dir, opts: o, shards: make(map[uint64]*Shard)}
+	l := &Log{dir: dir, opts: o, shards: make(map[uint64]*Shard), openStuck: make(chan struct{})}
 	l.tailLimit.Store(o.ShardTailBytes)
 	err := l.open()
 	if err == nil {
 		return l, nil
 	}
 	l.abandon()
-	if text := fmt.Sprintf("raft log in %s: ", dir); !strings.HasPrefix(err.Error(), text) {
-		err = fmt.Errorf("%s%w", text, err)
-	}
-	return nil, err
+	return nil, fmt.Errorf("raft log in %s: %w", dir, err)
 }
 
 func (l *Log) open() error {
@@ -60,7 +58,7 @@ func (l *Log) open() error {
 		pebbleFS = l.prefill
 	}
 	pebbleFS = &watchFS{FS: pebbleFS, failed: func(err error) { _ = l.fail(err) }}
-	if l.db, err = openPebble(l.dir, l.pebbleOptions(pebbleFS)); err != nil {
+	if err = l.openPebble(l.pebbleOptions(pebbleFS)); err != nil {
 		return openError(err)
 	}
 	l.batch = l.db.NewBatch(pebble.WithMaxRetainedSizeBytes(retainedBatchBytes))
@@ -85,23 +83,45 @@ func (l *Log) abandon() {
 }
 
 // openPebble opens Pebble; damage on which it panics is an error here, because
-// a data directory may be bad input.
-func openPebble(dir string, o *pebble.Options) (db *pebble.DB, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			db, err = nil, fmt.Errorf("%w: %v", ErrCorrupt, r)
+// a data directory may be bad input. Where it cannot flush what it replayed (a
+// full disk), Pebble tries again for ever: then it is left behind, stuck in
+// backgroundError, and keeps the directory locked until the process ends.
+func (l *Log) openPebble(o *pebble.Options) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("%w: %v", ErrCorrupt, r)
+			}
+		}()
+		db, err := pebble.Open(l.dir, o)
+		if err == nil {
+			l.db = db
 		}
+		done <- err
 	}()
-	return pebble.Open(dir, o)
+	select {
+	case err := <-done:
+		return err
+	case <-l.openStuck:
+		return l.failed()
+	}
+}
+
+// backgroundError is told by Pebble of a failed flush or compaction.
+func (l *Log) backgroundError(err error) {
+	_ = l.fail(fmt.Errorf("the disk failed in the background: %w", oneLine(err)))
+	if !l.opened.Load() {
+		l.stuckOnce.Do(func() { close(l.openStuck) })
+		select {} // see openPebble
+	}
 }
 
 func (l *Log) pebbleOptions(fs vfs.FS) *pebble.Options {
 	listener := pebble.EventListener{
-		BackgroundError: func(err error) {
-			_ = l.fail(fmt.Errorf("the disk failed in the background: %s", oneLine(err)))
-		},
+		BackgroundError: l.backgroundError,
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			_ = l.fail(fmt.Errorf("%w: %s: %s", ErrCorrupt, info.Path, oneLine(info.Details)))
+			_ = l.fail(fmt.Errorf("%w: %s: %w", ErrCorrupt, info.Path, oneLine(info.Details)))
 		},
 	}
 	o := &pebble.Options{
@@ -153,7 +173,12 @@ func (l *Log) writeFormat(key []byte) error {
 	if err := l.batch.Set(key, []byte{formatVersion}, nil); err != nil {
 		return err
 	}
-	return l.apply(true)
+	if err := l.apply(true); err != nil {
+		return err
+	}
+	// Pebble makes the first WAL of a new database in its oldest format, in
+	// which damage looks like the end. The flush makes it go on in a new one.
+	return l.db.Flush()
 }
 
 // lockError is why the lock file could not be had: it could not be made, or
@@ -168,26 +193,39 @@ func lockError(err error) error {
 
 // openError makes an error of opening one line that says what is the matter.
 func openError(err error) error {
-	text := oneLine(err)
+	err = oneLine(err)
 	switch {
 	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNewerFormat):
 		return err
-	case strings.Contains(text, "unknown format major version"):
+	case strings.Contains(err.Error(), "unknown format major version"):
 		// Pebble has no error value for it.
-		return fmt.Errorf("%w: %s", ErrNewerFormat, text)
+		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
 	case errors.Is(err, iofs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
-		return fmt.Errorf("%w: %s", ErrNotWritable, text)
+		return fmt.Errorf("%w: %w", ErrNotWritable, err)
 	case pebble.IsCorruptionError(err):
-		return fmt.Errorf("%w: %s", ErrCorrupt, text)
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return fmt.Errorf("cannot open: %s", text)
+	return fmt.Errorf("cannot open: %w", err)
 }
 
-// oneLine is the error's text up to the first line break.
-func oneLine(err error) string {
-	text, _, _ := strings.Cut(fmt.Sprint(err), "\n")
+// oneLine is an error whose text ends at the first line break.
+func oneLine(err error) error {
+	if err == nil || !strings.Contains(err.Error(), "\n") {
+		return err
+	}
+	return lineError{err}
+}
+
+type lineError struct{ err error }
+
+// Error implements error.
+func (e lineError) Error() string {
+	text, _, _ := strings.Cut(e.err.Error(), "\n")
 	return text
 }
+
+// Unwrap gives errors.Is and errors.As the whole error.
+func (e lineError) Unwrap() error { return e.err }
 
 // pebbleLogger passes on what Pebble says. Fatalf is Pebble's way to say that
 // it cannot go on, for instance after a failed sync.
@@ -208,5 +246,5 @@ func (p pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf implements pebble.Logger. Pebble expects it not to return, and
 // Options.Fatal does not in production; where it does, failed says so.
 func (p pebbleLogger) Fatalf(format string, args ...any) {
-	_ = p.l.fail(errors.New(oneLine(fmt.Errorf(format, args...))))
+	_ = p.l.fail(oneLine(fmt.Errorf(format, args...)))
 }

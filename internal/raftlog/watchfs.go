@@ -18,7 +18,7 @@ type watchFS struct {
 // check tells of err, which happened to the file of this name.
 func (w *watchFS) check(what, name string, err error) error {
 	if err != nil {
-		w.failed(fmt.Errorf("cannot %s %s: %s", what, w.PathBase(name), oneLine(err)))
+		w.failed(fmt.Errorf("cannot %s %s: %w", what, w.PathBase(name), oneLine(err)))
 	}
 	return err
 }
