@@ -3,9 +3,12 @@ package store
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	felix "github.com/felix-go/felix"
@@ -61,7 +64,7 @@ func TestReadersBesideCheckpoints(t *testing.T) {
 		return nil
 	})
 	reader(func(shard uint64) error { return wholePage(db, shard, keys) })
-	for sum := range int64(100) {
+	for sum := range int64(40) {
 		write(sum)
 	}
 	close(stop)
@@ -92,36 +95,59 @@ func wholePage(db *DB, shard uint64, keys int) error {
 // TestDiskStaysSmall overwrites the same records again and again: the disk
 // must hold less than three times what one copy of them takes.
 func TestDiskStaysSmall(t *testing.T) {
-	db := openMem(t, vfs.NewMem(), Options{})
-	var records []CheckpointRecord
-	for i := range 40_000 {
-		records = append(records, CheckpointRecord{Key: fmt.Appendf(nil, "user:%d", i*7919%1_000_003), OnDisk: record.HasCounter})
-	}
-	var once uint64
-	for round := range 25 {
+	records := make([]CheckpointRecord, 10_000)
+	fill := func(round int) []CheckpointRecord {
 		for i := range records {
-			records[i].Cell = record.Cell{Has: record.HasCounter, Sum: int64(i * 31 * round), CounterVer: 1<<40 | (uint64(round))}
+			records[i] = CheckpointRecord{Key: fmt.Appendf(nil, "user:%d", i*7919%1_000_003), OnDisk: record.HasCounter,
+				Cell: record.Cell{Has: record.HasCounter, Sum: int64(i * 31 * round), CounterVer: record.Version(1, uint64(round))}}
 		}
-		mustWrite(t, db, 1, records...)
-		if round == 0 {
-			once = db.DiskBytes()
-		}
+		return records
 	}
-	settle(t, db)
-	if now := db.DiskBytes(); now > 3*once {
-		t.Fatalf("%d bytes on disk, one copy takes %d", now, once)
+	const rounds = 12
+	fresh := openMem(t, vfs.NewMem(), Options{})
+	mustWrite(t, fresh, 1, fill(rounds)...)
+	once := fresh.DiskBytes()
+	closeDB(t, fresh)
+	db := openMem(t, vfs.NewMem(), Options{})
+	for round := range rounds {
+		mustWrite(t, db, 1, fill(round+1)...)
 	}
-	if m := db.PebbleMetrics(); m.Levels[0].Sublevels > 2 {
-		t.Fatalf("level 0 is %d deep", m.Levels[0].Sublevels)
-	}
+	eventually(t, fmt.Sprintf("to have at most 3 times %d bytes on disk", once), func() bool { return db.DiskBytes() < 3*once })
 	closeDB(t, db)
 }
 
-// settle waits until no compaction is left to do.
-func settle(t *testing.T, db *DB) {
+// TestLevel0Full: level 0 may be deep while it is small beside the rest, or
+// small at all, but never deeper than maxLevel0.
+func TestLevel0Full(t *testing.T) {
+	for _, c := range []struct {
+		depth         int32
+		level0, below int64
+		full          bool
+	}{
+		{0, 0, 0, false},
+		{maxLevel0 - 1, freeLevel0Bytes, 0, false},
+		{maxLevel0, 1, 1 << 40, true},
+		{heavyLevel0, freeLevel0Bytes + 2, 1, true},
+		{heavyLevel0, freeLevel0Bytes + 1, 1, false},
+		{heavyLevel0 - 1, freeLevel0Bytes + 2, 1, false},
+	} {
+		var m pebble.Metrics
+		m.Levels[0].Sublevels, m.Levels[0].TablesSize, m.Levels[5].TablesSize = c.depth, c.level0, c.below
+		if level0Full(&m) != c.full {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// eventually waits for what pebble does in the background.
+func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for m := db.PebbleMetrics(); m.Compact.NumInProgress > 0 || m.Levels[0].Score >= 1; m = db.PebbleMetrics() {
-		<-db.levelMoved
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); !done(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %s", what)
+		}
 	}
 }
 
@@ -130,9 +156,13 @@ func settle(t *testing.T, db *DB) {
 func TestDropFreesTheDisk(t *testing.T) {
 	db := openMem(t, vfs.NewMem(), Options{})
 	var records []CheckpointRecord
-	for i := range 2000 {
-		records = append(records, CheckpointRecord{Key: fmt.Appendf(nil, "%d", i),
-			Cell: record.Cell{Has: record.HasValue, Value: bytes.Repeat(fmt.Append(nil, i*i), 50)}})
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 1000 {
+		value := make([]byte, 100)
+		for j := range value {
+			value[j] = byte(rng.Uint32()) // nothing to compress
+		}
+		records = append(records, CheckpointRecord{Key: fmt.Appendf(nil, "%d", i), Cell: record.Cell{Has: record.HasValue, Value: value}})
 	}
 	mustWrite(t, db, 7, records...)
 	mustWrite(t, db, 8, records[:1]...)
@@ -148,16 +178,14 @@ func TestDropFreesTheDisk(t *testing.T) {
 	if err := db.Drop(7, 9); err != nil || db.PebbleMetrics().Ingest.Count != ingests {
 		t.Fatalf("dropping nothing wrote something: %v", err)
 	}
-	for db.DiskBytes() > full/2 {
-		<-db.levelMoved
-	}
+	eventually(t, "freeing the disk", func() bool { return db.DiskBytes() < full/2 })
 	closeDB(t, db)
 }
 
 // TestWriterAwaitsLevel0 stops compactions from keeping up.
 func TestWriterAwaitsLevel0(t *testing.T) {
 	db := openMem(t, vfs.NewMem(), Options{})
-	for i := range 200 {
+	for i := range 100 {
 		mustWrite(t, db, 1, expiringCounter("a", int64(i+1)), expiringCounter("z", int64(i+1)))
 		if n := db.PebbleMetrics().Levels[0].Sublevels; n > maxLevel0 {
 			t.Fatalf("level 0 is %d deep", n)

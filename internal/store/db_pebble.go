@@ -23,6 +23,11 @@ const (
 	// next has to wait for a compaction: each costs every read a filter probe,
 	// and disk.
 	maxLevel0 = 12
+	// heavyLevel0 is that bound where level 0 takes more disk than all below
+	// it and freeLevel0Bytes: with it, writing all records again and again
+	// cannot fill the disk faster than compactions free it.
+	heavyLevel0     = 4
+	freeLevel0Bytes = 64 << 20
 )
 
 // pebbleOptions are for a database that is only ever written by ingesting
@@ -89,11 +94,20 @@ func (db *DB) awaitLevel0() error {
 		if err := db.failure(); err != nil {
 			return err
 		}
-		if db.kv.Metrics().Levels[0].Sublevels < maxLevel0 {
+		if !level0Full(db.kv.Metrics()) {
 			return nil
 		}
 		<-db.levelMoved
 	}
+}
+
+func level0Full(m *pebble.Metrics) bool {
+	var below int64
+	for _, l := range m.Levels[1:] {
+		below += l.TablesSize
+	}
+	depth, heavy := m.Levels[0].Sublevels, m.Levels[0].TablesSize > below+freeLevel0Bytes
+	return depth >= maxLevel0 || depth >= heavyLevel0 && heavy
 }
 
 // pebbleLogger gives pebble's words to slog. Its Info is our Debug.
