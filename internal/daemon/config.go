@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,6 +44,14 @@ var envNames = map[string]string{"data-dir": "FELIX_DURABLE_STORAGE_DIR"}
 
 // devDataDir is where `felix dev` keeps its data unless told otherwise.
 const devDataDir = ".felix"
+
+// DefaultConfig is what `felix dev` or `felix serve` start with if nothing is
+// given.
+func DefaultConfig(dev bool) Config {
+	c := Config{Dev: dev}
+	c.addFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return c
+}
 
 // addFlags declares the flags, which are also the keys of the config file.
 func (c *Config) addFlags(f *pflag.FlagSet) {
@@ -150,37 +159,75 @@ func readFile(path string, f *pflag.FlagSet) (map[string]string, error) {
 	return given, nil
 }
 
+// check answers the first setting that cannot be, in one line that says what
+// would be.
 func (c *Config) check() error {
 	if c.DataDir == "" {
 		return errors.New("no data directory: counters need durable storage; give --data-dir DIR (or FELIX_DURABLE_STORAGE_DIR)")
 	}
-	for _, addr := range []struct{ flag, value string }{{"resp-addr", c.RESPAddr}, {"http-addr", c.HTTPAddr}} {
-		host, _, err := net.SplitHostPort(addr.value)
-		if err != nil {
-			return fmt.Errorf("--%s %q is not host:port: %w", addr.flag, addr.value, err)
-		}
-		if !c.Insecure && !isLoopback(host) {
-			return fmt.Errorf("--%s %s can be reached from outside and nobody has to authenticate: use a loopback address, or add --insecure if the network keeps strangers out", addr.flag, addr.value)
-		}
+	if err := c.checkAddr("resp-addr", c.RESPAddr); err != nil {
+		return err
 	}
-	for _, n := range []struct {
-		flag       string
-		value, min int64
-	}{
-		{"record-memory", c.RecordMemory, 1}, {"block-cache", c.BlockCache, 1}, {"inflight-memory", c.InflightMemory, 1},
-		{"max-connections", int64(c.MaxConnections), 1}, {"request-timeout", int64(c.RequestTimeout), int64(time.Millisecond)},
-		{"stop-timeout", int64(c.StopTimeout), int64(time.Millisecond)}, {"idle-timeout", int64(c.IdleTimeout), 0},
-		{"checkpoint-interval", int64(c.Checkpoint), int64(time.Millisecond)},
-	} {
-		if n.value < n.min {
-			return fmt.Errorf("--%s is too small", n.flag)
-		}
+	if err := c.checkAddr("http-addr", c.HTTPAddr); err != nil {
+		return err
+	}
+	if err := c.checkNumbers(); err != nil {
+		return err
 	}
 	if _, ok := logLevels[c.LogLevel]; !ok {
 		return fmt.Errorf("--log-level %q: it is debug, info, warn or error", c.LogLevel)
 	}
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return fmt.Errorf("--log-format %q: it is text or json", c.LogFormat)
+	}
+	return nil
+}
+
+func (c *Config) checkAddr(flag, addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("--%s %q: it is host:port, as in 127.0.0.1:7379", flag, addr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("--%s %q: the port is a number from 0 (any free one) to 65535", flag, addr)
+	}
+	if !c.Insecure && !isLoopback(host) {
+		return fmt.Errorf("--%s %s can be reached from outside and nobody has to authenticate: use a loopback address, or add --insecure if the network keeps strangers out", flag, addr)
+	}
+	return nil
+}
+
+// maxMemoryMiB is beyond any machine, and far from overflowing when it is
+// counted in bytes.
+const maxMemoryMiB = 1 << 24
+
+func (c *Config) checkNumbers() error {
+	for _, n := range []struct {
+		flag            string
+		value, min, max int64
+		unit            string
+	}{
+		{"record-memory", c.RecordMemory, 1, maxMemoryMiB, " MiB"},
+		{"block-cache", c.BlockCache, 1, maxMemoryMiB, " MiB"},
+		{"inflight-memory", c.InflightMemory, 1, maxMemoryMiB, " MiB"},
+		{"max-connections", int64(c.MaxConnections), 1, 1 << 24, ""},
+	} {
+		if n.value < n.min || n.value > n.max {
+			return fmt.Errorf("--%s %d%s: it is %d to %d%s", n.flag, n.value, n.unit, n.min, n.max, n.unit)
+		}
+	}
+	for _, d := range []struct {
+		flag       string
+		value, min time.Duration
+	}{
+		{"request-timeout", c.RequestTimeout, time.Millisecond},
+		{"idle-timeout", c.IdleTimeout, 0},
+		{"stop-timeout", c.StopTimeout, time.Millisecond},
+		{"checkpoint-interval", c.Checkpoint, time.Millisecond},
+	} {
+		if d.value < d.min {
+			return fmt.Errorf("--%s %s: it is at least %s", d.flag, d.value, d.min)
+		}
 	}
 	return nil
 }
