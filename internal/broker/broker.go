@@ -111,7 +111,8 @@ type Broker struct {
 	metaMu   sync.Mutex // serializes changes of the metadata on this broker
 
 	stop       context.CancelFunc
-	background sync.WaitGroup // checkpointer, sweeper, loaders, scanners
+	background sync.WaitGroup // checkpointer, sweeper
+	readers    sync.WaitGroup // of the state store, started by workers
 	checkpoint *checkpointer
 	failed     atomic.Bool
 }
@@ -202,6 +203,7 @@ func (b *Broker) halt() error {
 	for _, w := range b.workers {
 		w.close()
 	}
+	b.readers.Wait()
 	b.committer.close()
 	return nil
 }

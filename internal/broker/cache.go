@@ -288,9 +288,9 @@ func (b *Broker) startScan(r *shard.Request) {
 		b.opts.Fatal(err)
 		return
 	}
-	b.background.Add(1)
+	b.readers.Add(1)
 	go func() {
-		defer b.background.Done()
+		defer b.readers.Done()
 		items, more, err := cursor.Page(r.Scan.View, r.Overlay, r.Cut, r.NowMillis, r.Scan.Limit)
 		if err != nil {
 			b.opts.Fatal(err)

@@ -208,7 +208,13 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 		return nil, err
 	}
 	if !put.Applied {
-		return nil, felix.Errorf(felix.Unavailable, "cache %s is being made by somebody else, try again", scope)
+		// An earlier attempt whose answer was lost did it all the same.
+		if err := b.dropData(m.ShardIDs); err != nil {
+			return nil, err
+		}
+		if m, err = b.readCache(ctx, scope); err != nil {
+			return nil, err
+		}
 	}
 	return b.openCache(m)
 }

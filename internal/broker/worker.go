@@ -243,13 +243,13 @@ func (w *worker) startLoads() {
 		n := min(loadsPerLoader, len(loads))
 		part := append([]shard.Load(nil), loads[:n]...)
 		loads = loads[n:]
-		w.b.background.Add(1)
+		w.b.readers.Add(1)
 		go w.load(part)
 	}
 }
 
 func (w *worker) load(loads []shard.Load) {
-	defer w.b.background.Done()
+	defer w.b.readers.Done()
 	results := make([]loaded, len(loads))
 	for i, l := range loads {
 		results[i].load = l
