@@ -99,7 +99,7 @@ func TestDiskStaysSmall(t *testing.T) {
 	fill := func(round int) []CheckpointRecord {
 		for i := range records {
 			records[i] = CheckpointRecord{Key: fmt.Appendf(nil, "user:%d", i*7919%1_000_003), OnDisk: record.HasCounter,
-				Cell: record.Cell{Has: record.HasCounter, Sum: int64(i * 31 * round), CounterVer: record.Version(1, uint64(round))}}
+				Cell: record.Cell{Has: record.HasCounter, Sum: int64(i * 31 * round), CounterVer: uint64(round)}}
 		}
 		return records
 	}
