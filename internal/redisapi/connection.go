@@ -70,19 +70,14 @@ func parseScope(user []byte) (felix.Scope, bool) {
 
 // authenticate selects the scope that the user name says. Authentication is
 // off: any token will do. On refusal nothing has changed.
-func (s *session) authenticate(ctx context.Context, user []byte) (refusal string) {
+func (s *session) authenticate(ctx context.Context, cmd *command, user []byte) (refusal string) {
 	scope, ok := parseScope(user)
 	if !ok {
 		return "WRONGPASS the user name is not tenant/namespace/cache, nor default"
 	}
 	cache, err := s.h.service.Cache(ctx, scope)
 	if err != nil {
-		before := s.scope
-		s.scope = scope // for the message
-		cache := s.cache
-		refusal = s.errorText(s.h.table.find([]byte("auth")), felix.AsError(err))
-		s.scope, s.cache = before, cache
-		return refusal
+		return s.h.errorText(cmd, scope, felix.AsError(err))
 	}
 	s.scope, s.cache = scope, cache
 	name := string(user)
@@ -99,7 +94,7 @@ func parseAuth(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 			"Are you sure your configuration is correct?")
 	}
 	return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte {
-		if refusal := s.authenticate(ctx, args[1]); refusal != "" {
+		if refusal := s.authenticate(ctx, cmd, args[1]); refusal != "" {
 			return resp.AppendError(b, refusal)
 		}
 		return append(b, resp.OK...)
@@ -110,14 +105,14 @@ func parseAuth(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 func parseHello(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome {
 	for i, word := range args {
 		if i >= 2 && equalFold(word, "auth") {
-			return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte { return s.hello(ctx, b, args) })
+			return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte { return s.hello(ctx, cmd, b, args) })
 		}
 	}
-	return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return s.hello(context.Background(), b, args) })
+	return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return s.hello(context.Background(), cmd, b, args) })
 }
 
 // hello does what HELLO asks, option by option as Redis does.
-func (s *session) hello(ctx context.Context, b []byte, args [][]byte) []byte {
+func (s *session) hello(ctx context.Context, cmd *command, b []byte, args [][]byte) []byte {
 	version := int64(s.version)
 	if len(args) > 1 {
 		var ok bool
@@ -132,7 +127,7 @@ func (s *session) hello(ctx context.Context, b []byte, args [][]byte) []byte {
 		more := len(args) - 1 - i
 		switch {
 		case equalFold(args[i], "auth") && more >= 2:
-			if refusal := s.authenticate(ctx, args[i+1]); refusal != "" {
+			if refusal := s.authenticate(ctx, cmd, args[i+1]); refusal != "" {
 				return resp.AppendError(b, refusal)
 			}
 			i += 2

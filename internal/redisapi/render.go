@@ -41,7 +41,6 @@ func (r render) hasValue() bool { return r == renderValue }
 const (
 	msgNotInteger = "ERR value is not an integer or out of range"
 	msgSyntax     = "ERR syntax error"
-	msgInternal   = "ERR internal error"
 )
 
 // render appends the reply to a request made of operations.
@@ -52,7 +51,7 @@ func (s *session) render(b []byte, r *request, replies []felix.Reply) []byte {
 	if err, mixed := firstError(replies); err != nil {
 		text := s.errorText(r.cmd, err)
 		if mixed && r.cmd.flags&flagWrite != 0 {
-			text = felix.OutcomeUnknown.Info().RESP + " some of the keys were changed, others not: " + text
+			text = felix.OutcomeUnknown.Info().RESP + " the command took effect on some of its keys only: " + text
 		}
 		return resp.AppendError(b, text)
 	}
@@ -113,13 +112,15 @@ func counted(r render, reply *felix.Reply) int64 {
 	return 0
 }
 
-// firstError finds the first error among the replies of one request; mixed says
-// that others were applied all the same.
+// firstError finds the error that the replies of one request are answered with:
+// one of those that leave the outcome open, otherwise the first. mixed says that
+// others have none.
 func firstError(replies []felix.Reply) (err *felix.Error, mixed bool) {
 	for i := range replies {
-		if e := replies[i].Err; e == nil {
+		switch e := replies[i].Err; {
+		case e == nil:
 			mixed = true
-		} else if err == nil {
+		case err == nil || e.MayBeApplied() && !err.MayBeApplied():
 			err = e
 		}
 	}
@@ -184,9 +185,18 @@ func lifetime(r render, reply *felix.Reply) int64 {
 	return millis
 }
 
-// errorText is how an error of the service is shown; what a client must not see
-// is logged. If the cache is gone, the next command asks for it again.
+// errorText is how an error of the connection's cache is shown. If the cache is
+// gone, the next command asks the service for it again.
 func (s *session) errorText(cmd *command, err *felix.Error) string {
+	if err.Code == felix.CacheNotFound {
+		s.cache = nil
+	}
+	return s.h.errorText(cmd, s.scope, err)
+}
+
+// errorText is how an error of the service is shown; what a client must not see
+// is logged.
+func (h *Handler) errorText(cmd *command, scope felix.Scope, err *felix.Error) string {
 	switch err {
 	case felix.ErrNotInteger:
 		return msgNotInteger
@@ -198,10 +208,9 @@ func (s *session) errorText(cmd *command, err *felix.Error) string {
 	word := err.Code.Info().RESP
 	switch err.Code {
 	case felix.CacheNotFound:
-		s.cache = nil
-		return word + " no such cache " + s.scope.String()
+		return word + " no such cache " + scope.String()
 	case felix.Internal:
-		s.h.log.Error("a command failed", "door", "resp", "command", cmd.name, "scope", s.scope.String(), "error", err.Message)
+		h.log.Error("a command failed", "door", "resp", "command", cmd.name, "scope", scope.String(), "error", err.Message)
 		return word + " internal error"
 	}
 	return word + " " + err.Message

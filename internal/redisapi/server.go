@@ -90,8 +90,15 @@ func infoCommands(_ context.Context, s *session, b []byte) ([]byte, error) {
 
 func infoKeyspace(ctx context.Context, s *session, b []byte) ([]byte, error) {
 	counts, err := s.count(ctx)
-	if err != nil || counts.Keys == 0 {
+	if err != nil {
+		// The rest of INFO is as true without the cache.
+		if code := felix.AsError(err).Code; code == felix.CacheNotFound || code == felix.Unavailable {
+			return b, nil
+		}
 		return b, err
+	}
+	if counts.Keys == 0 {
+		return b, nil
 	}
 	return fmt.Appendf(b, "db0:keys=%d,expires=0,avg_ttl=0\r\n", counts.Keys), nil
 }

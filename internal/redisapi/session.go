@@ -22,6 +22,9 @@ const (
 	maxTurnValues = 256
 	// maxReplyBytes bounds the reply to one command (MGET, KEYS).
 	maxReplyBytes = 256 << 20
+	// maxKnownBytes is where a turn takes no more requests because of replies
+	// that need no operation, some of which (COMMAND, CLIENT LIST) are large.
+	maxKnownBytes = 1 << 20
 	// retainedRequests is how many requests' memory a session keeps between
 	// turns.
 	retainedRequests = 1024
@@ -123,7 +126,7 @@ func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
 		return len(in)
 	}
 	before, cache := len(t.Ops), s.cache // RESET may end the turn
-	for len(t.Ops)-before < maxTurnOps && s.values < maxTurnValues {
+	for len(t.Ops)-before < maxTurnOps && s.values < maxTurnValues && len(s.known) < maxKnownBytes {
 		n, err := s.parser.Next(in[used:])
 		if err != nil {
 			s.fail(s.h.table.unknown, err.Error())
@@ -343,6 +346,7 @@ func (s *session) endTurn() {
 		s.slow = nil
 	}
 	s.own, s.values = nil, 0
+	s.parser.Release()
 }
 
 // Closed implements netloop.Session.

@@ -89,6 +89,18 @@ func (p *Parser) Next(in []byte) (n int, err error) {
 	return p.multibulk(in)
 }
 
+// Release lets go of the last request's arguments, so that the parser does not
+// keep the input that they alias in memory. Next may be called afterwards.
+func (p *Parser) Release() {
+	const small = 64
+	if cap(p.Args) > small {
+		p.Args = nil
+		return
+	}
+	clear(p.Args[:cap(p.Args)])
+	p.Args = p.Args[:0]
+}
+
 // fast reads a whole multibulk request of the ordinary form. It returns 0 for
 // anything else, also for all that is wrong, and leaves it to the exact reader.
 func (p *Parser) fast(in []byte) int {

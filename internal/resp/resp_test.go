@@ -141,6 +141,22 @@ func TestManyArgs(t *testing.T) {
 	}
 }
 
+func TestRelease(t *testing.T) {
+	var p Parser
+	for _, count := range []int{3, 500} {
+		in := append(AppendArray(nil, count), bytes.Repeat([]byte("$1\r\na\r\n"), count)...)
+		if _, err := p.Next(in); err != nil || len(p.Args) != count {
+			t.Fatal(err)
+		}
+		p.Release()
+		for i, arg := range p.Args[:cap(p.Args)] {
+			if arg != nil {
+				t.Errorf("after %d arguments, the %dth is kept", count, i)
+			}
+		}
+	}
+}
+
 func TestNeed(t *testing.T) {
 	var p Parser
 	in := []byte("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1000\r\nvvv")

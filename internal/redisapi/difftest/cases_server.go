@@ -444,7 +444,6 @@ func rawInputs() map[string]string {
 		"too long inline":     "PING " + long(200_000),
 		"too long count":      "*" + long(200_000),
 		"too long length":     "*1\r\n$" + long(200_000),
-		"kill oneself":        "CLIENT KILL SKIPME no TYPE normal\r\nPING\r\n",
 		"empty argument":      "*2\r\n$4\r\nECHO\r\n$0\r\n\r\n*1\r\n$4\r\nQUIT\r\n",
 		"empty command":       "*1\r\n$0\r\n\r\n*1\r\n$4\r\nQUIT\r\n",
 	}
