@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -43,7 +44,7 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 		return nil, fmt.Errorf("data directory %s: it cannot be made: %w", dir, err)
 	}
 	if d.lock, err = fs.Lock(d.path("LOCK")); err != nil {
-		if errors.Is(err, os.ErrPermission) {
+		if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EROFS) {
 			return nil, fmt.Errorf("data directory %s: it is not writable: %w", dir, err)
 		}
 		return nil, fmt.Errorf("data directory %s: it is in use by another process (or cannot be locked): %w", dir, err)

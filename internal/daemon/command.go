@@ -86,7 +86,7 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 	fatal := func(err error) {
 		// Fail-stop: nothing may be acknowledged after this, so nothing else
 		// in the process gets another turn.
-		fmt.Fprintf(stderr, "felix: %s; stopping, nothing acknowledged is lost\n", oneLine(err))
+		fmt.Fprintf(stderr, "felix: %s; the process ends here, so nothing doubtful is acknowledged\n", oneLine(err))
 		os.Exit(exitFail)
 	}
 	d, err := Start(ctx, c, log, fatal)

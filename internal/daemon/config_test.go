@@ -1,0 +1,189 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// resolved is a configuration as flags, variables and a file give it.
+func resolved(t *testing.T, dev bool, args []string, env map[string]string) (Config, error) {
+	t.Helper()
+	c := Config{Dev: dev}
+	f := pflag.NewFlagSet("felix", pflag.ContinueOnError)
+	c.addFlags(f)
+	if err := f.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	err := c.resolve(f, func(name string) string { return env[name] })
+	return c, err
+}
+
+// A flag beats the environment, that beats the file, that beats the default.
+func TestPrecedence(t *testing.T) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "felix.toml"), `
+data-dir = "/file"
+resp-addr = "127.0.0.1:1"
+request-timeout = "1s"
+max-connections = 1
+insecure = true
+`)
+	c, err := resolved(t, false,
+		[]string{"--config", file, "--resp-addr", "127.0.0.1:3"},
+		map[string]string{"FELIX_RESP_ADDR": "127.0.0.1:2", "FELIX_REQUEST_TIMEOUT": "2s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []struct {
+		what      string
+		got, want any
+	}{
+		{"flag over environment and file", c.RESPAddr, "127.0.0.1:3"},
+		{"environment over file", c.RequestTimeout, 2 * time.Second},
+		{"file over default: text", c.DataDir, "/file"},
+		{"file over default: number", c.MaxConnections, 1},
+		{"file over default: boolean", c.Insecure, true},
+		{"default", c.HTTPAddr, "127.0.0.1:7380"},
+	} {
+		if v.got != v.want {
+			t.Errorf("%s: %v, want %v", v.what, v.got, v.want)
+		}
+	}
+}
+
+// A flag with the default's value is a flag all the same.
+func TestFlagWithDefaultBeatsEnvironment(t *testing.T) {
+	c, err := resolved(t, true, []string{"--log-level", "info"}, map[string]string{"FELIX_LOG_LEVEL": "debug"})
+	if err != nil || c.LogLevel != "info" {
+		t.Errorf("log level %q, %v; want info", c.LogLevel, err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "felix.toml"), `log-format = "json"`)
+	for _, v := range []struct {
+		name string
+		dev  bool
+		env  map[string]string
+		want func(Config) bool
+	}{
+		{"the data directory's own name", false, map[string]string{"FELIX_DURABLE_STORAGE_DIR": "/d"}, func(c Config) bool { return c.DataDir == "/d" }},
+		{"the data directory's common name", false, map[string]string{"FELIX_DATA_DIR": "/d"}, func(c Config) bool { return c.DataDir == "/d" }},
+		{"the common name beats the own", false, map[string]string{"FELIX_DATA_DIR": "/c", "FELIX_DURABLE_STORAGE_DIR": "/o"}, func(c Config) bool { return c.DataDir == "/c" }},
+		{"over what dev has by default", true, map[string]string{"FELIX_DATA_DIR": "/d"}, func(c Config) bool { return c.DataDir == "/d" }},
+		{"dev's default", true, nil, func(c Config) bool { return c.DataDir == ".felix" }},
+		{"an empty variable is none", true, map[string]string{"FELIX_DATA_DIR": "", "FELIX_LOG_LEVEL": ""}, func(c Config) bool { return c.DataDir == ".felix" && c.LogLevel == "info" }},
+		{"the config file", true, map[string]string{"FELIX_CONFIG": file}, func(c Config) bool { return c.LogFormat == "json" }},
+		{"a boolean", true, map[string]string{"FELIX_INSECURE": "true", "FELIX_HTTP_ADDR": ":0"}, func(c Config) bool { return c.Insecure }},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			c, err := resolved(t, v.dev, nil, v.env)
+			if err != nil || !v.want(c) {
+				t.Errorf("%+v, %v", c, err)
+			}
+		})
+	}
+}
+
+// Every flag can be set by its variable and its key of the file: both are made
+// from the flag's name.
+func TestEveryFlagHasVariableAndKey(t *testing.T) {
+	f := pflag.NewFlagSet("felix", pflag.ContinueOnError)
+	(&Config{Dev: true}).addFlags(f)
+	f.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "config" {
+			return
+		}
+		value := flag.DefValue
+		if flag.Name == "http-addr" {
+			value = "127.0.0.1:0"
+		}
+		key := writeFile(t, filepath.Join(t.TempDir(), "felix.toml"), flag.Name+" = "+tomlValue(flag, value))
+		for source, env := range map[string]map[string]string{"variable": {envName(flag.Name): value}, "file": {"FELIX_CONFIG": key}} {
+			c := Config{Dev: true}
+			into := pflag.NewFlagSet("felix", pflag.ContinueOnError)
+			c.addFlags(into)
+			if err := c.resolve(into, func(name string) string { return env[name] }); err != nil {
+				t.Errorf("--%s from the %s: %v", flag.Name, source, err)
+			}
+			if !into.Lookup(flag.Name).Changed {
+				t.Errorf("--%s cannot be given by %s", flag.Name, source)
+			}
+		}
+	})
+}
+
+func tomlValue(flag *pflag.Flag, value string) string {
+	switch flag.Value.Type() {
+	case "int", "int64", "bool":
+		return value
+	}
+	return `"` + value + `"`
+}
+
+// Every bad setting ends the command with status 2 and one line that names the
+// culprit and says what would be right.
+func TestBadSettings(t *testing.T) {
+	dir := t.TempDir()
+	file := func(text string) string { return writeFile(t, filepath.Join(t.TempDir(), "felix.toml"), text) }
+	for _, v := range []struct {
+		args []string
+		env  []string
+		want string
+	}{
+		{[]string{"serve"}, nil, "no data directory: counters need durable storage; give --data-dir DIR (or FELIX_DURABLE_STORAGE_DIR)"},
+		{[]string{"dev", "--data-dir", ""}, nil, "no data directory: counters need durable storage"},
+		{[]string{"dev", "--resp-addr", "7379"}, nil, `--resp-addr "7379": it is host:port`},
+		{[]string{"dev", "--http-addr", "::1:7380"}, nil, `--http-addr "::1:7380": it is host:port`},
+		{[]string{"dev", "--http-addr", "127.0.0.1:65536"}, nil, `--http-addr "127.0.0.1:65536": the port is a number from 0`},
+		{[]string{"dev", "--http-addr", "127.0.0.1:http"}, nil, "the port is a number"},
+		{[]string{"dev", "--http-addr", "127.0.0.1:"}, nil, "the port is a number"},
+		{[]string{"dev", "--resp-addr", ":7379"}, nil, "--resp-addr :7379 can be reached from outside and nobody has to authenticate: use a loopback address, or add --insecure"},
+		{[]string{"serve", "--data-dir", dir, "--http-addr", "0.0.0.0:7380"}, nil, "--http-addr 0.0.0.0:7380 can be reached from outside"},
+		{[]string{"serve", "--data-dir", dir, "--http-addr", "[::]:7380"}, nil, "can be reached from outside"},
+		{[]string{"serve", "--data-dir", dir, "--http-addr", "counters.example:7380"}, nil, "can be reached from outside"},
+		{[]string{"dev", "--record-memory", "0"}, nil, "--record-memory 0 MiB: it is 1 to 16777216 MiB"},
+		{[]string{"dev", "--record-memory", "9223372036854775807"}, nil, "--record-memory 9223372036854775807 MiB: it is 1 to"},
+		{[]string{"dev", "--block-cache", "-1"}, nil, "--block-cache -1 MiB: it is 1 to"},
+		{[]string{"dev", "--inflight-memory", "0"}, nil, "--inflight-memory 0 MiB: it is 1 to"},
+		{[]string{"dev", "--max-connections", "0"}, nil, "--max-connections 0: it is 1 to"},
+		{[]string{"dev", "--request-timeout", "0s"}, nil, "--request-timeout 0s: it is at least 1ms"},
+		{[]string{"dev", "--idle-timeout", "-1s"}, nil, "--idle-timeout -1s: it is at least 0s"},
+		{[]string{"dev", "--stop-timeout", "1us"}, nil, "--stop-timeout 1µs: it is at least 1ms"},
+		{[]string{"dev", "--checkpoint-interval", "0"}, nil, "--checkpoint-interval 0s: it is at least 1ms"},
+		{[]string{"dev", "--log-level", "loud"}, nil, `--log-level "loud": it is debug, info, warn or error`},
+		{[]string{"dev", "--log-format", "xml"}, nil, `--log-format "xml": it is text or json`},
+		{[]string{"dev", "--request-timeout", "5"}, nil, "request-timeout"},
+		{[]string{"dev", "--no-such-flag"}, nil, "unknown flag: --no-such-flag"},
+		{[]string{"dev", "word"}, nil, `unknown command "word"`},
+		{[]string{"nothing"}, nil, `unknown command "nothing"`},
+		{[]string{"dev"}, []string{"FELIX_REQUEST_TIMEOUT=5"}, `environment variable FELIX_REQUEST_TIMEOUT: request-timeout = "5" is not a valid duration`},
+		{[]string{"dev"}, []string{"FELIX_MAX_CONNECTIONS=many"}, `environment variable FELIX_MAX_CONNECTIONS: max-connections = "many" is not a valid int`},
+		{[]string{"dev"}, []string{"FELIX_INSECURE=perhaps"}, `environment variable FELIX_INSECURE: insecure = "perhaps" is not a valid bool`},
+		{[]string{"dev"}, []string{"FELIX_CONFIG=/no/such/file"}, "config file /no/such/file does not exist"},
+		{[]string{"dev", "--config", dir}, nil, "config file " + dir},
+		{[]string{"dev", "--config", file("colour = 1")}, nil, `there is no setting "colour"; the settings are the flags that --help shows`},
+		{[]string{"dev", "--config", file(`config = "x"`)}, nil, `there is no setting "config"`},
+		{[]string{"dev", "--config", file("\nlog-level = = 1")}, nil, ", line 2: "},
+		{[]string{"dev", "--config", file("log-level = [1]")}, nil, "log-level must be a string, a number or a boolean"},
+		{[]string{"dev", "--config", file("[log-level]\na = 1")}, nil, "log-level must be a string, a number or a boolean"},
+		{[]string{"dev", "--config", file("max-connections = true")}, nil, `max-connections = "true" is not a valid int`},
+	} {
+		t.Run(strings.Join(append(v.args, v.env...), " "), func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			status := Main(context.Background(), v.args, v.env, &stdout, &stderr)
+			line := stderr.String()
+			if status != exitUsage || strings.Count(line, "\n") != 1 || !strings.HasPrefix(line, "felix: ") || !strings.Contains(line, v.want) {
+				t.Errorf("exit status %d, want %d; standard error %q, want one line with %q", status, exitUsage, line, v.want)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("standard output: %q", stdout.String())
+			}
+		})
+	}
+}
