@@ -146,7 +146,7 @@ func TestPowerLossAtEverySync(t *testing.T) {
 			p.opts = smallOptions(t, &crashFS{FS: mem, onSync: func() { p.c.cut(mem) }})
 			p.opts.WALPrefillBytes = 40 << 10 // smaller than some WALs, larger than others
 			p.log = mustOpen(t, p.opts)
-			for range 60 {
+			for range 18 {
 				p.step()
 				p.verify()
 			}
@@ -242,11 +242,12 @@ func (p *powerTest) compact() {
 // while a log recovers, and that must lose nothing either.
 func (p *powerTest) verify() {
 	for i, cl := range p.c.take() {
-		var again crasher
-		again.seed = p.c.seed
+		again := crasher{seed: uint64(p.tested)}
 		opts := p.opts
 		opts.FS = cl.fs
-		if i%8 == 0 {
+		opts.WALPrefillFiles = -1 // they are not what is tested here
+		if i%16 == 0 {
+			opts.WALPrefillFiles = 1
 			opts.FS = &crashFS{FS: cl.fs, onSync: func() { again.cut(cl.fs) }}
 		}
 		found := p.verifyClone(cl, opts)

@@ -178,7 +178,22 @@ func (l *Log) writeFormat(key []byte) error {
 	}
 	// Pebble makes the first WAL of a new database in its oldest format, in
 	// which damage looks like the end. The flush makes it go on in a new one.
-	return l.db.Flush()
+	return l.flush()
+}
+
+// flush flushes the memtable. On a disk that does not take it Pebble tries
+// again for ever, so the failure that it has told of ends the wait.
+func (l *Log) flush() error {
+	flushed, err := l.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-flushed:
+		return nil
+	case <-l.broken:
+		return l.failed()
+	}
 }
 
 // lockError is why the lock file could not be had: it could not be made, or

@@ -58,8 +58,10 @@ type prefillFS struct {
 	plain     atomic.Uint64 // WALs that were not
 }
 
-// newPrefillFS takes over what an earlier process left in dir, makes sure one
-// file is ready, and starts the filler. The directory must be locked by us.
+// newPrefillFS takes over what an earlier process left in dir, and starts the
+// filler. If nothing was left it fills here, so that the first commit ever gains
+// too: a new log takes two WALs at once (see writeFormat). The directory must be
+// locked by us.
 func newPrefillFS(base vfs.FS, dir string, size int64, want int, logger *slog.Logger) (*prefillFS, error) {
 	p := &prefillFS{
 		FS: base, dir: dir, size: size, want: want, logger: logger,
@@ -69,7 +71,8 @@ func newPrefillFS(base vfs.FS, dir string, size int64, want int, logger *slog.Lo
 		return nil, err
 	}
 	if len(p.ready) == 0 {
-		p.fillOne() // so that the first commit ever has it too
+		for p.lacking() && p.fillOne() {
+		}
 	}
 	go p.fillLoop()
 	return p, nil
