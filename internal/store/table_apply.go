@@ -25,6 +25,9 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 		return err
 	}
 	owned := touched != nil
+	// Counts change at the end, what is held with every write: in between the
+	// two say nothing about each other.
+	complete := t.complete()
 	var w record.Write
 	for r.More() {
 		if err := r.Next(&w); err != nil {
@@ -32,6 +35,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 		}
 		if w.Kind == record.ClearShard {
 			t.clear()
+			complete = true
 			continue
 		}
 		ref := Ref(0)
@@ -44,7 +48,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 		} else if ref = t.lookup(maphash.Bytes(t.seed, w.Key), w.Key); ref == 0 {
 			ref = t.insert(w.Key)
 		}
-		t.applyWrite(ref, &w, r.Header.Base+w.Step)
+		t.applyWrite(ref, &w, r.Header.Base+w.Step, complete)
 		if e := t.at(ref); owned && e.flight != 0 && t.flights[e.flight].index == index &&
 			(len(touched) == 0 || touched[0].Ref != ref) {
 			t.freeFlightOf(e)
@@ -62,7 +66,8 @@ func (t *Table) SkipTo(index, term uint64) {
 	t.applied.Index, t.applied.Term = index, term
 }
 
-func (t *Table) applyWrite(ref Ref, w *record.Write, version uint64) {
+// applyWrite makes a write; complete is what the table was before the entry.
+func (t *Table) applyWrite(ref Ref, w *record.Write, version uint64, complete bool) {
 	e := t.at(ref)
 	t.touch(ref, e)
 	if w.Kind == record.PutCounter || w.Kind == record.PutValue {
@@ -70,24 +75,24 @@ func (t *Table) applyWrite(ref Ref, w *record.Write, version uint64) {
 	}
 	switch w.Kind {
 	case record.PutCounter:
-		t.learn(e, flagKnownCounter, flagDiskCounter)
+		e.learn(flagKnownCounter, flagDiskCounter, complete)
 		if e.flags&flagHasCounter == 0 {
 			t.held.Counters++
 		}
 		e.flags |= flagHasCounter
 		e.sum, e.expiry, e.version = w.Sum, w.Expiry, version
 	case record.PutValue:
-		t.learn(e, flagKnownValue, flagDiskValue)
+		e.learn(flagKnownValue, flagDiskValue, complete)
 		if e.flags&flagHasValue == 0 {
 			t.held.Values++
 		}
 		e.flags |= flagHasValue
 		t.setValue(e, t.ownValue(e, w.Value, version), w.Expiry, version)
 	case record.DeleteCounter:
-		t.learn(e, flagKnownCounter, flagDiskCounter)
+		e.learn(flagKnownCounter, flagDiskCounter, complete)
 		t.setHas(e, e.flags&flagHasValue)
 	case record.DeleteValue:
-		t.learn(e, flagKnownValue, flagDiskValue)
+		e.learn(flagKnownValue, flagDiskValue, complete)
 		t.setHas(e, e.flags&flagHasCounter)
 	}
 }
@@ -101,10 +106,10 @@ func (t *Table) ownValue(e *entry, value []byte, version uint64) []byte {
 }
 
 // learn notes that a record of the entry is known from now on. If it was not,
-// the DB may hold an older one.
-func (t *Table) learn(e *entry, known, disk flags) {
+// the DB may hold an older one, unless the table was complete.
+func (e *entry) learn(known, disk flags, complete bool) {
 	if e.flags&known == 0 {
-		if !t.complete() {
+		if !complete {
 			e.flags |= disk
 		}
 		e.flags |= known

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"sort"
 
+	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/record"
 )
 
@@ -17,11 +18,13 @@ type Capture struct {
 	next       int // of entries, to capture; then, to clean
 	arena      []byte
 	aborted    bool
+	written    bool // FinishSlice was called: the DB has it, and entries before next may be gone
 }
 
 // BeginCheckpoint starts a checkpoint of the table as it is now. Only one can
 // be under way.
 func (t *Table) BeginCheckpoint() *Capture {
+	invariant.Check(t.checkpoint == nil, "a checkpoint was begun while another is under way")
 	c := &Capture{entries: t.dirty, Checkpoint: Checkpoint{Applied: t.applied, Clear: t.clearDisk}}
 	c.Checkpoint.Records = make([]CheckpointRecord, 0, len(t.dirty))
 	c.Checkpoint.Applied.ConfState = bytes.Clone(t.applied.ConfState)
@@ -86,6 +89,7 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 	if c.aborted {
 		return true
 	}
+	c.written = true
 	old := flagDirty0 << (t.parity ^ 1)
 	for ; n > 0 && c.next < len(c.entries); n-- {
 		ref := c.entries[c.next]
@@ -106,7 +110,8 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 // DiskVoid says that everything the DB holds of the shard was cleared, and a
 // checkpoint has not told it yet: only the table counts.
 func (t *Table) DiskVoid() bool {
-	return t.clearDisk || t.checkpoint != nil && t.checkpoint.Checkpoint.Clear
+	c := t.checkpoint
+	return t.clearDisk || c != nil && c.Checkpoint.Clear && !c.written
 }
 
 // Overlay lists the dirty applied cells with the prefix and above after, in
@@ -138,8 +143,12 @@ func (t *Table) Overlay(prefix, after []byte, limit int) (items []OverlayItem, c
 	for _, ref := range t.dirty {
 		add(ref)
 	}
-	if t.checkpoint != nil {
-		for _, ref := range t.checkpoint.entries {
+	if c := t.checkpoint; c != nil {
+		rest := c.entries
+		if c.written {
+			rest = rest[c.next:]
+		}
+		for _, ref := range rest {
 			e := t.at(ref)
 			if e.flags&flagDirtyAny != 0 && e.flags&current == 0 {
 				add(ref)
