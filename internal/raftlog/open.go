@@ -181,8 +181,8 @@ func (l *Log) writeFormat(key []byte) error {
 	return l.flush()
 }
 
-// flush flushes the memtable. On a disk that does not take it Pebble tries
-// again for ever, so the failure that it has told of ends the wait.
+// flush flushes the memtable of a log that is being opened. On a disk that does
+// not take it Pebble tries again for ever: see openPebble.
 func (l *Log) flush() error {
 	flushed, err := l.db.AsyncFlush()
 	if err != nil {
@@ -191,7 +191,7 @@ func (l *Log) flush() error {
 	select {
 	case <-flushed:
 		return nil
-	case <-l.broken:
+	case <-l.openStuck:
 		return l.failed()
 	}
 }
