@@ -162,6 +162,9 @@ func Open(o Options) (_ *Broker, err error) {
 		CacheBytes: o.BlockCacheBytes}); err != nil {
 		return nil, err
 	}
+	if err := syncDir(o.FS, o.Dir); err != nil { // log and state stand in it, before anything rests on them
+		return nil, fmt.Errorf("data directory %s: it cannot be synced: %w", o.Dir, err)
+	}
 	b.run()
 	if err := b.openShards(); err != nil {
 		return nil, errors.Join(err, b.halt())

@@ -40,7 +40,7 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 		return nil, errors.New("no data directory was given: counters need durable storage")
 	}
 	d := &dataDir{fs: fs, dir: dir}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDir(fs, dir); err != nil {
 		return nil, fmt.Errorf("data directory %s: it cannot be made: %w", dir, err)
 	}
 	if d.lock, err = fs.Lock(d.path("LOCK")); err != nil {
@@ -123,9 +123,31 @@ func writeFile(fs vfs.FS, dir, name string, raw []byte) error {
 	if err := fs.Rename(temporary, fs.PathJoin(dir, name)); err != nil {
 		return err
 	}
-	parent, err := fs.OpenDir(dir)
+	return syncDir(fs, dir)
+}
+
+// makeDir makes a directory and what is missing above it, so that a power cut
+// does not take them away again, with all that is synced inside.
+func makeDir(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	parent := fs.PathDir(dir)
+	if parent != dir {
+		if err := makeDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(fs, parent)
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return errors.Join(d.Sync(), d.Close())
 }

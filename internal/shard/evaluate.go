@@ -64,10 +64,12 @@ func (s *Shard) evaluate(out *Output) (proposed bool) {
 func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
 	switch r.Kind {
 	case Ops, Sweep:
-		if !s.findAll(r, out) {
+		present := s.findAll(r, out)
+		whole := s.evaluateOps(r)
+		if !present {
 			return true
 		}
-		if !s.evaluateOps(r) {
+		if !whole {
 			return false
 		}
 	case Scan:
@@ -82,16 +84,25 @@ func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
 		s.entry.clear = true
 		r.wrote(s.entry.index)
 	}
-	if s.entry.now != 0 {
-		r.strict = max(r.strict, s.ceilingFrom)
-	}
+	r.readClock(s)
 	s.waiting = append(s.waiting, r)
 	s.entry.requests++
 	return true
 }
 
-// findAll looks up the keys that are still to be evaluated, into s.refs. If
-// some must be loaded the request waits for them and findAll says no.
+// readClock makes a request whose evaluation may have read the clock wait for
+// the ceiling that it relied on.
+func (r *Request) readClock(s *Shard) {
+	if s.entry.now != 0 {
+		r.strict = max(r.strict, s.ceilingFrom)
+	}
+}
+
+// findAll looks up the keys that are still to be evaluated; those before the
+// first that is not in memory go into s.refs. If some must be loaded, the
+// request waits for them and findAll says no. What can be evaluated before is
+// evaluated now: were it looked up again later, it might have been evicted, and
+// a request for many keys could go on loading them in turns for ever.
 func (s *Shard) findAll(r *Request, out *Output) bool {
 	s.refs = s.refs[:0]
 	for _, p := range r.Positions[r.next:] {
@@ -103,23 +114,26 @@ func (s *Shard) findAll(r *Request, out *Output) bool {
 		if presence == store.Unloaded || presence == store.Loading {
 			s.load(ref, key, r, out)
 		}
-		s.refs = append(s.refs, ref)
+		if r.loading == 0 {
+			s.refs = append(s.refs, ref)
+		}
 	}
 	return r.loading == 0
 }
 
-// evaluateOps evaluates the request's operations from r.next on and says
-// whether it got to the end.
+// evaluateOps evaluates the request's operations from r.next on, whose refs are
+// in s.refs, and says whether the entry had room for all of these.
 func (s *Shard) evaluateOps(r *Request) (whole bool) {
 	var cell record.Cell
 	read := false
-	for i, p := range r.Positions[r.next:] {
+	done := 0
+	for _, ref := range s.refs {
 		if s.entry.bytes >= s.cfg.MaxEntryBytes {
-			r.next += i
-			return false
+			break
 		}
+		p := r.Positions[r.next+done]
+		done++
 		op, reply := &r.Batch.Ops[p], &r.Batch.Replies[p]
-		ref := s.refs[i]
 		if ref == 0 { // absent when looked up; an operation before may have made it
 			ref, _ = s.table.Find(op.Key)
 		}
@@ -150,12 +164,13 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 		s.entry.change.Add(record.CountChange(before, cell.Has))
 		r.wrote(s.entry.index)
 	}
-	s.stats.Operations += uint64(len(r.Positions) - r.next)
-	r.next = len(r.Positions)
+	s.stats.Operations += uint64(done)
+	r.next += done
 	if read {
 		s.needFence(r)
 	}
-	return true
+	r.readClock(s)
+	return done == len(s.refs)
 }
 
 // wrote notes that the entry at index carries a write of the request.
@@ -239,6 +254,7 @@ func (s *Shard) refused(out *Output) {
 		failed = append(failed, s.queue[0])
 		s.queue = s.queue[1:]
 	}
+	failed = append(failed, s.takeStarted()...)
 	for _, r := range failed {
 		if r.first == 0 || r.first == e.index {
 			r.next = 0 // all its writes were for this entry: none is applied

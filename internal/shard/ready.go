@@ -70,6 +70,9 @@ func (s *Shard) loseLeadership(out *Output) {
 	}
 	clear(s.waiting)
 	s.waiting = s.waiting[:0]
+	for _, r := range s.takeStarted() {
+		s.fail(r, errLostOwner, out)
+	}
 	s.entry = entry{}
 	s.discard()
 	s.proposals, s.inflight = nil, 0

@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/felix-go/felix"
@@ -52,6 +54,7 @@ type Request struct {
 	// Finished is closed by the runner, for all kinds but Ops.
 	Finished chan struct{}
 
+	number  uint64 // counts the requests of the shard, in order of Submit
 	next    int    // of Positions: the first not evaluated
 	loading int    // loads it waits for
 	first   uint64 // the first entry that carries a write of it; 0 is none
@@ -207,12 +210,40 @@ func (s *Shard) Loaded(l Load, c *record.Cell) {
 	s.wake(pending)
 }
 
+// takeStarted takes the requests that were evaluated in part, and wait for
+// loads to go on, out of the loads' lists.
+func (s *Shard) takeStarted() (started []*Request) {
+	for _, l := range s.loads {
+		kept := l.waiters[:0]
+		for _, r := range l.waiters {
+			switch {
+			case r.next == 0:
+				kept = append(kept, r)
+			case r.loading > 0: // the first of the loads that it waits for
+				r.loading = 0
+				started = append(started, r)
+			}
+		}
+		clear(l.waiters[len(kept):])
+		l.waiters = kept
+	}
+	inOrder(started)
+	return started
+}
+
 // forgetLoads lets everybody who waits for a load look again.
 func (s *Shard) forgetLoads() {
+	first := len(s.queue)
 	for ref, l := range s.loads {
 		delete(s.loads, ref)
 		s.wake(l)
 	}
+	inOrder(s.queue[first:])
+}
+
+// inOrder undoes the order of a map.
+func inOrder(list []*Request) {
+	slices.SortFunc(list, func(a, b *Request) int { return cmp.Compare(a.number, b.number) })
 }
 
 func (s *Shard) wake(l *pendingLoad) {

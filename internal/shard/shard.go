@@ -112,6 +112,7 @@ type Shard struct {
 	nextVersion uint64 // the lowest version that this owner has not given; 0 until it evaluates
 	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
 
+	submitted uint64     // requests, ever
 	queue     []*Request // not evaluated, in order
 	waiting   []*Request // evaluated, not answered
 	loads     map[store.Ref]*pendingLoad
@@ -215,6 +216,8 @@ func (s *Shard) Compact(index uint64) error { return s.cfg.Log.Compact(index) }
 func (s *Shard) Submit(r *Request) {
 	r.reset()
 	r.ShardID = s.cfg.ID
+	s.submitted++
+	r.number = s.submitted
 	s.queue = append(s.queue, r)
 }
 

@@ -1,0 +1,438 @@
+package shard
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// The harness runs the replicas of one shard in one goroutine. Nothing moves
+// unless the test says so: messages wait in the network, appends wait to be
+// durable, loads wait to be answered, and time stands still.
+
+const (
+	testElectionTicks = 10
+	wallStart         = 1_800_000_000_000
+	longWait          = time.Hour
+)
+
+// memLog is what is durable of a replica's log.
+type memLog struct {
+	*raft.MemoryStorage
+	conf *raftpb.ConfState
+}
+
+func (l *memLog) SetConfState(conf *raftpb.ConfState) { l.conf = conf }
+
+func (l *memLog) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	hard, _, err := l.MemoryStorage.InitialState()
+	return hard, l.conf, err
+}
+
+// refuser is a logger that ends the test where Raft would end the process.
+type refuser struct{}
+
+func (refuser) Debug(...any)              {}
+func (refuser) Debugf(string, ...any)     {}
+func (refuser) Info(...any)               {}
+func (refuser) Infof(string, ...any)      {}
+func (refuser) Warning(...any)            {}
+func (refuser) Warningf(string, ...any)   {}
+func (refuser) Error(v ...any)            { panic(fmt.Sprint(v...)) }
+func (refuser) Errorf(f string, v ...any) { panic(fmt.Sprintf(f, v...)) }
+func (refuser) Fatal(v ...any)            { panic(fmt.Sprint(v...)) }
+func (refuser) Fatalf(f string, v ...any) { panic(fmt.Sprintf(f, v...)) }
+func (refuser) Panic(v ...any)            { panic(fmt.Sprint(v...)) }
+func (refuser) Panicf(f string, v ...any) { panic(fmt.Sprintf(f, v...)) }
+
+// replica is one replica with its disk.
+type replica struct {
+	c  *cluster
+	id uint64
+	*Shard
+	log    *memLog
+	budget *store.Budget
+
+	db        map[string]record.Cell // checkpoints
+	dbApplied record.Applied
+
+	out     Output
+	appends []Append // in order, not durable yet
+	loads   []Load
+	hold    bool // run makes nothing durable
+	stuck   bool // run answers no loads
+	skew    int64
+}
+
+// call is a request of a client.
+type call struct {
+	*Request
+	on   *replica
+	done bool
+	lost bool // the replica crashed first
+}
+
+func (k *call) reply(i int) felix.Reply { return k.Batch.Replies[i] }
+
+// cluster is the replicas of a shard and the network between them.
+type cluster struct {
+	t     testing.TB
+	nodes []*replica
+	net   []*raftpb.Message
+	cut   map[uint64]bool           // what it sends and gets is lost
+	block func(*raftpb.Message) bool // what stays in the network; nil is nothing
+	mono  time.Duration
+	calls map[*Request]*call
+	cfg   Config // of every replica, as far as it is the same
+}
+
+// newCluster makes n voters; seed is for Raft's election timeouts.
+func newCluster(t *testing.T, n int, consistency felix.Consistency, seed uint64) *cluster {
+	cryptotest.SetGlobalRandom(t, seed)
+	c := &cluster{t: t, cut: map[uint64]bool{}, calls: map[*Request]*call{}, cfg: Config{
+		ID: 9, Consistency: consistency, Logger: refuser{}, ElectionTicks: testElectionTicks, HeartbeatTicks: 1,
+		MaxInflightBytes: 1 << 20, MaxEntryBytes: 64 << 10}}
+	conf := &raftpb.ConfState{}
+	for id := range uint64(n) {
+		conf.Voters = append(conf.Voters, id+1)
+	}
+	encoded, err := proto.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range conf.GetVoters() {
+		r := &replica{c: c, id: id, log: &memLog{MemoryStorage: raft.NewMemoryStorage()}, db: map[string]record.Cell{},
+			budget: &store.Budget{MaxBytes: 1 << 30}, dbApplied: record.Applied{Index: 1, Term: 1, ConfState: encoded}}
+		c.must(r.log.ApplySnapshot(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
+			Index: new(uint64(1)), Term: new(uint64(1)), ConfState: conf}}))
+		c.must(r.log.SetHardState(&raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(0)), Commit: new(uint64(1))}))
+		c.nodes = append(c.nodes, r)
+		r.start()
+	}
+	return c
+}
+
+func (c *cluster) must(err error) {
+	if err != nil {
+		c.t.Helper()
+		c.t.Fatal(err)
+	}
+}
+
+// start makes the replica from its disk, as after a restart.
+func (r *replica) start() {
+	cfg := r.c.cfg
+	hard, _, err := r.log.InitialState()
+	r.c.must(err)
+	if hard.GetCommit() < r.dbApplied.Index { // design.md section 5, "Restart order"
+		hard.Commit = new(r.dbApplied.Index)
+		r.c.must(r.log.SetHardState(hard))
+	}
+	cfg.RaftID, cfg.Log, cfg.Table = r.id, r.log, store.NewTable(r.dbApplied, r.budget)
+	s, err := New(cfg)
+	r.c.must(err)
+	r.Shard = s
+}
+
+// crash loses what is not durable, and what clients wait for.
+func (r *replica) crash() {
+	r.table.Release()
+	r.Shard, r.appends, r.loads = nil, nil, nil
+	for _, k := range r.c.calls {
+		k.lost = k.lost || k.on == r && !k.done
+	}
+}
+
+func (r *replica) now() Now {
+	return Now{WallMillis: wallStart + r.c.mono.Milliseconds() + r.skew, Mono: r.c.mono}
+}
+
+// advance lets the replica work at the present time.
+func (r *replica) advance() {
+	if r.Shard == nil {
+		return
+	}
+	r.c.must(r.Advance(r.now(), &r.out))
+	r.take()
+}
+
+// take does with the output what a runner does.
+func (r *replica) take() {
+	o := &r.out
+	r.appends = append(r.appends, o.Appends...)
+	for _, m := range o.Messages {
+		r.c.send(m)
+	}
+	r.loads = append(r.loads, o.Loads...)
+	for _, s := range o.Scans {
+		r.scan(s)
+	}
+	for _, d := range append(o.Done, o.Scans...) {
+		k := r.c.calls[d]
+		if k == nil || k.done {
+			r.c.t.Fatalf("a request was answered that nobody waits for: %+v", d)
+		}
+		k.done = true
+	}
+	*o = Output{}
+}
+
+// scan merges the overlay with the disk.
+func (r *replica) scan(s *Request) {
+	merged := maps.Clone(r.db)
+	if s.DiskVoid {
+		clear(merged)
+	}
+	for _, item := range s.Overlay {
+		merged[string(item.Key)] = item.Cell
+	}
+	s.Scanned.Items = nil
+	for _, key := range slices.Sorted(maps.Keys(merged)) {
+		if cell := merged[key]; cell.Has&record.HasCounter != 0 && strings.HasPrefix(key, string(s.Scan.Prefix)) {
+			s.Scanned.Items = append(s.Scanned.Items, felix.ScanItem{Key: []byte(key), Int: cell.Sum, Version: cell.CounterVer})
+		}
+	}
+}
+
+// send puts a message into the network, as bytes: nothing is shared.
+func (c *cluster) send(m *raftpb.Message) {
+	if !c.cut[m.GetFrom()] && !c.cut[m.GetTo()] {
+		c.net = append(c.net, proto.Clone(m).(*raftpb.Message))
+	}
+}
+
+// deliver hands over the message at i and lets its receiver work.
+func (c *cluster) deliver(i int) {
+	m := c.net[i]
+	c.net = slices.Delete(c.net, i, i+1)
+	to := c.nodes[m.GetTo()-1]
+	if to.Shard == nil || c.cut[m.GetFrom()] || c.cut[m.GetTo()] {
+		return
+	}
+	c.must(to.Step(m))
+	to.advance()
+}
+
+// sync makes the oldest append durable.
+func (r *replica) sync() {
+	a := r.appends[0]
+	r.appends = r.appends[1:]
+	if len(a.Entries) > 0 {
+		entries := make([]*raftpb.Entry, len(a.Entries))
+		for i, e := range a.Entries {
+			entries[i] = proto.Clone(e).(*raftpb.Entry)
+		}
+		r.c.must(r.log.Append(entries))
+	}
+	if a.HardState != nil {
+		r.c.must(r.log.SetHardState(a.HardState))
+	}
+	for _, m := range a.Responses {
+		if m.GetTo() == r.id {
+			r.c.must(r.Step(m))
+		} else {
+			r.c.send(m)
+		}
+	}
+	r.advance()
+}
+
+// load answers the oldest load.
+func (r *replica) load() {
+	l := r.loads[0]
+	r.loads = r.loads[1:]
+	cell := r.db[string(l.Key)]
+	r.Loaded(l, &cell)
+	r.advance()
+}
+
+// run lets everything happen that can, in order, until nothing can.
+func (c *cluster) run() {
+	for range 100_000 {
+		if !c.runOne() {
+			return
+		}
+	}
+	c.t.Fatal("the cluster does not come to rest")
+}
+
+func (c *cluster) runOne() bool {
+	for _, r := range c.nodes {
+		r.advance()
+	}
+	for _, r := range c.nodes {
+		if !r.hold && len(r.appends) > 0 {
+			r.sync()
+			return true
+		}
+		if !r.stuck && len(r.loads) > 0 {
+			r.load()
+			return true
+		}
+	}
+	for i, m := range c.net {
+		if c.block == nil || !c.block(m) {
+			c.deliver(i)
+			return true
+		}
+	}
+	return false
+}
+
+// tick moves Raft's clock, and time with it, and lets things happen.
+func (c *cluster) tick(n int) {
+	for range n {
+		c.mono += 100 * time.Millisecond
+		for _, r := range c.nodes {
+			if r.Shard != nil {
+				r.Tick()
+			}
+		}
+		c.run()
+	}
+}
+
+// elect makes r the leader, whatever the others have heard.
+func (c *cluster) elect(r *replica) {
+	c.t.Helper()
+	status := r.node.BasicStatus()
+	if status.GetTerm() > 1 {
+		c.must(r.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: new(r.id), From: new(r.id%uint64(len(c.nodes)) + 1), Term: new(status.GetTerm())}))
+	} else {
+		c.must(r.node.Campaign())
+	}
+	c.run()
+	if !r.leader {
+		c.t.Fatalf("replica %d was not elected", r.id)
+	}
+}
+
+// submit hands a request to the replica; it works when something happens.
+func (r *replica) submit(q *Request) *call {
+	if q.Deadline == 0 {
+		q.Deadline = r.c.mono + longWait
+	}
+	k := &call{Request: q, on: r}
+	r.c.calls[q] = k
+	r.Submit(q)
+	return k
+}
+
+// ops submits operations and lets the replica work on them.
+func (r *replica) ops(ops ...felix.Op) *call {
+	k := r.submit(opsRequest(ops...))
+	r.advance()
+	return k
+}
+
+func opsRequest(ops ...felix.Op) *Request {
+	q := &Request{Batch: &felix.Batch{Ops: ops, Replies: make([]felix.Reply, len(ops))}}
+	for i := range ops {
+		q.Positions = append(q.Positions, int32(i))
+	}
+	return q
+}
+
+func add(key string, delta int64) felix.Op {
+	return felix.Op{Kind: felix.Add, Key: []byte(key), Int: delta}
+}
+
+func get(key string) felix.Op { return felix.Op{Kind: felix.Get, Key: []byte(key)} }
+
+// getTimed reads a counter that expires, so that the answer tells the time.
+func addTimed(key string) felix.Op {
+	return felix.Op{Kind: felix.Add, Key: []byte(key), TTL: felix.TTLIn, ExpiryMillis: 1 << 50}
+}
+
+// checkpoint writes the dirty records to the replica's disk.
+func (r *replica) checkpoint() {
+	t := r.table
+	capture := t.BeginCheckpoint()
+	t.CaptureSlice(capture, 1<<30)
+	p := &capture.Checkpoint
+	if p.Clear {
+		clear(r.db)
+	}
+	for i := range p.Records {
+		rec := &p.Records[i]
+		cell := r.db[string(rec.Key)]
+		if rec.OnDisk&record.HasCounter != 0 || rec.Cell.Has&record.HasCounter != 0 {
+			cell.DropCounter()
+			if rec.Cell.Has&record.HasCounter != 0 {
+				cell.Has |= record.HasCounter
+				cell.Sum, cell.CounterExpiry, cell.CounterVer = rec.Cell.Sum, rec.Cell.CounterExpiry, rec.Cell.CounterVer
+			}
+		}
+		if rec.OnDisk&record.HasValue != 0 || rec.Cell.Has&record.HasValue != 0 {
+			cell.DropValue()
+			if rec.Cell.Has&record.HasValue != 0 {
+				cell.Has |= record.HasValue
+				cell.Value, cell.ValueExpiry, cell.ValueVer = bytes.Clone(rec.Cell.Value), rec.Cell.ValueExpiry, rec.Cell.ValueVer
+			}
+		}
+		delete(r.db, string(rec.Key))
+		if cell.Exists() {
+			r.db[string(rec.Key)] = cell
+		}
+	}
+	r.dbApplied = p.Applied
+	t.FinishSlice(capture, 1<<30)
+}
+
+// want fails the test unless the call is answered as said: a sum, or a code.
+func (k *call) want(what string, i int, sum int64, code felix.Code) {
+	k.on.c.t.Helper()
+	if !k.done {
+		k.on.c.t.Fatalf("%s: no reply", what)
+	}
+	got := k.reply(i)
+	switch {
+	case code == 0 && got.Err != nil:
+		k.on.c.t.Fatalf("%s: %v, want %d", what, got.Err, sum)
+	case code == 0 && got.Int != sum:
+		k.on.c.t.Fatalf("%s: %d, want %d", what, got.Int, sum)
+	case code != 0 && (got.Err == nil || got.Err.Code != code):
+		k.on.c.t.Fatalf("%s: %+v, want %v", what, got, code)
+	}
+}
+
+// waits fails the test if there is a reply.
+func (k *call) waits(what string) {
+	k.on.c.t.Helper()
+	if k.done {
+		k.on.c.t.Fatalf("%s: there is a reply, %+v", what, k.Batch)
+	}
+}
+
+// types blocks messages of these kinds.
+func types(blocked ...raftpb.MessageType) func(*raftpb.Message) bool {
+	return func(m *raftpb.Message) bool { return slices.Contains(blocked, m.GetType()) }
+}
+
+// led makes a cluster whose first replica is the owner.
+func led(t *testing.T, n int, consistency felix.Consistency) (*cluster, *replica) {
+	t.Helper()
+	c := newCluster(t, n, consistency, 1)
+	c.run()
+	owner := c.nodes[0]
+	if n > 1 {
+		c.elect(owner)
+	}
+	if !owner.Owns() {
+		t.Fatal("the leader does not own the shard")
+	}
+	return c, owner
+}
