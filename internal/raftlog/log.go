@@ -164,7 +164,6 @@ type Log struct {
 	openStuck chan struct{} // closed if Pebble will not come back from opening
 	stuckOnce sync.Once     // closes openStuck
 	failure   atomic.Pointer[error]
-	broken    chan struct{} // closed when failure is first set
 
 	counters counters
 }
@@ -330,11 +329,8 @@ func (l *Log) fail(err error) error {
 	if l.opened.Load() { // otherwise Open says where
 		err = fmt.Errorf("raft log in %s: %w", l.dir, err)
 	}
-	if l.failure.CompareAndSwap(nil, &err) {
-		close(l.broken)
-		if l.opened.Load() {
-			l.opts.Fatal(err)
-		}
+	if l.failure.CompareAndSwap(nil, &err) && l.opened.Load() {
+		l.opts.Fatal(err)
 	}
 	return l.failed()
 }
