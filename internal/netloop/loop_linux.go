@@ -23,7 +23,7 @@ type waiting uint8
 const (
 	awake   waiting = iota // it will look at the news by itself
 	parked                 // in park: wake it through loop.unpark
-	polling                // blocked in epoll_wait: wake it through the eventfd
+	polling                // asleep until sockets are ready: wake it through the eventfd
 )
 
 // loop is one event loop: one epoll set and one goroutine.
@@ -33,15 +33,17 @@ const (
 // are not taken, costs nothing until it is looked at again.
 type loop struct {
 	engine
-	bufs   pool
-	pacer  Pacer
-	epfd   int
-	wakefd int // eventfd, edge-triggered: it is never read
-	events []unix.EpollEvent
+	bufs    pool
+	pacer   Pacer
+	epfd    int
+	wakefd  int // eventfd, edge-triggered: it is never read
+	sleeper *sleeper
+	events  []unix.EpollEvent
+	nready  int // events filled by the last wait
 
 	conns     []*conn // by slot; nil are free
 	freeSlots []int32
-	open      int // connections with a socket
+	socks     int // connections with a socket
 	lingers   int // of those, lingering ones
 	ready     []*conn
 
@@ -66,33 +68,48 @@ type loop struct {
 }
 
 func newLoop(s *Server) (*loop, error) {
-	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	wakefd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err == nil {
-		err = unix.EpollCtl(epfd, unix.EPOLL_CTL_ADD, wakefd,
-			&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: wakeSlot})
-		if err != nil {
-			_ = unix.Close(wakefd)
-		}
-	}
-	if err != nil {
-		_ = unix.Close(epfd)
-		return nil, err
-	}
 	l := &loop{
-		pacer: s.opts.Pacer, epfd: epfd, wakefd: wakefd,
+		pacer: s.opts.Pacer, epfd: -1, wakefd: -1,
 		events: make([]unix.EpollEvent, minEvents),
 		base:   time.Now(),
 		timer:  time.NewTimer(time.Hour),
 		unpark: make(chan struct{}, 1),
 		ended:  make(chan struct{}),
 	}
+	if err := l.open(); err != nil {
+		l.close()
+		return nil, err
+	}
 	l.timer.Stop()
 	l.engine.init(s, l, &l.bufs)
 	return l, nil
+}
+
+// open makes the loop's descriptors; after an error close closes those there are.
+func (l *loop) open() (err error) {
+	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
+	if l.wakefd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return err
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: wakeSlot}
+	if err = unix.EpollCtl(l.epfd, unix.EPOLL_CTL_ADD, l.wakefd, &ev); err != nil {
+		return err
+	}
+	l.sleeper, err = newSleeper(l.epfd, l.look)
+	return err
+}
+
+func (l *loop) close() {
+	if l.sleeper != nil {
+		l.sleeper.close()
+	}
+	for _, fd := range []int{l.wakefd, l.epfd} {
+		if fd >= 0 {
+			_ = unix.Close(fd) // nothing is written through it
+		}
+	}
 }
 
 // run is the loop. Each iteration first hands out what is finished, so that
@@ -104,8 +121,8 @@ func (l *loop) run() {
 	}
 	defer close(l.ended)
 	for {
-		l.takeOrders()
 		l.collect()
+		l.takeOrders()
 		l.fresh = l.submit() || l.fresh
 		l.publish()
 		if l.over() {
@@ -191,14 +208,14 @@ func (l *loop) park(d time.Duration) {
 // else to do.
 func (l *loop) poll() {
 	l.paced = false
-	n := l.wait(0)
-	if n == 0 && len(l.ready) == 0 {
+	if !l.look() && len(l.ready) == 0 {
 		if l.outstanding > 0 && l.pacer != nil && l.pacer.Busy() {
-			return // run paces again: blocking in the kernel would cost more
+			return // run paces again: a parked loop is woken without a system call
 		}
-		n = l.block()
+		l.block()
 	}
 	l.tick()
+	n := l.nready
 	for i := range l.events[:n] {
 		l.note(&l.events[i])
 	}
@@ -207,35 +224,33 @@ func (l *loop) poll() {
 	}
 }
 
-// block waits in the kernel for sockets or a wake-up.
-func (l *loop) block() int {
+// block waits for sockets or a wake-up.
+func (l *loop) block() {
 	l.mu.Lock()
-	if l.newsLocked() || len(l.inbox) > 0 || l.draining != l.quiet || l.forced && l.open > 0 {
+	if l.newsLocked() || len(l.inbox) > 0 || l.draining != l.quiet || l.forced && l.socks > 0 {
 		l.mu.Unlock()
-		return 0
+		return
 	}
 	l.waiting = polling
 	l.mu.Unlock()
-	n := l.wait(l.untilSweep())
+	l.sleeper.sleep(l.untilSweep())
 	l.mu.Lock()
 	l.waiting = awake
 	l.mu.Unlock()
-	return n
 }
 
-// wait asks the kernel for events, for at most ms milliseconds; -1 is for ever.
-func (l *loop) wait(ms int) int {
-	n, err := unix.EpollWait(l.epfd, l.events, ms)
-	if errors.Is(err, unix.EINTR) {
-		return 0
-	}
-	invariant.Check(err == nil, "epoll_wait failed: %v", err)
-	return n
+// look asks the kernel, without waiting, which sockets have something, and
+// says whether any has.
+func (l *loop) look() bool {
+	n, err := unix.EpollWait(l.epfd, l.events, 0)
+	invariant.Check(err == nil || errors.Is(err, unix.EINTR), "epoll_wait failed: %v", err)
+	l.nready = max(n, 0)
+	return n > 0
 }
 
 // wakeLocked implements wire: it costs nothing while the loop is awake, a
 // goroutine's wake-up while it is parked, and a system call only while it is
-// blocked in one.
+// asleep.
 func (l *loop) wakeLocked() {
 	switch l.waiting {
 	case awake:
@@ -298,7 +313,7 @@ func (l *loop) takeOrders() {
 // over says whether the loop has nothing left to do, for good, and then closes
 // its descriptors.
 func (l *loop) over() bool {
-	if !l.quiet || l.open > 0 || l.outstanding > 0 || l.slow > 0 {
+	if !l.quiet || l.socks > 0 || l.outstanding > 0 || l.slow > 0 {
 		return false
 	}
 	l.mu.Lock()
@@ -309,11 +324,6 @@ func (l *loop) over() bool {
 	l.gone = true
 	l.close()
 	return true
-}
-
-func (l *loop) close() {
-	_ = unix.Close(l.wakefd) // nothing is written through them
-	_ = unix.Close(l.epfd)
 }
 
 // tick reads the clock, if anything depends on it.
@@ -349,7 +359,7 @@ func (l *loop) register(s socket) {
 	c.active = l.now
 	c.sess = l.srv.opts.Handler.NewSession(s.remote)
 	l.conns[c.slot] = c
-	l.open++
+	l.socks++
 }
 
 func (l *loop) discard(s socket) {

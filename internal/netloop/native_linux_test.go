@@ -128,6 +128,49 @@ func TestSlowWorkOfGoneClient(t *testing.T) {
 	half.wantEnd()
 }
 
+// What a client has sent and Felix has not read when it closes does not cost
+// the client the answers to what was read.
+func TestShutdownDoesNotReset(t *testing.T) {
+	onBoth(t, func(t *testing.T, portable bool) {
+		cache := &gateCache{}
+		r := start(t, Options{Portable: portable}, maxPace, cache)
+		c := r.dial()
+		c.send(cmd("INCR", "s"))
+		eventually(t, "the operation", func() bool { return cache.heldOps() == 1 })
+		c.send(cmd("INCR", "unread"), cmd("INCR", "unread"))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			r.stop()
+		}()
+		eventually(t, "Shutdown to begin", func() bool { return draining(r.s) })
+		cache.open()
+		c.want(num(1))
+		c.wantEnd()
+		<-ended
+		if ops := r.s.Stats().Ops; ops != 1 {
+			t.Errorf("%d operations were read after Shutdown began", ops-1)
+		}
+	})
+}
+
+func draining(s *Server) bool {
+	switch d := s.drv.(type) {
+	case *portable:
+		return d.isDraining()
+	case *loops:
+		for _, l := range d.all {
+			l.mu.Lock()
+			draining := l.draining
+			l.mu.Unlock()
+			if !draining {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // countingHandler is a slog handler that counts.
 type countingHandler struct {
 	slog.Handler

@@ -191,7 +191,7 @@ func TestSlowReader(t *testing.T) {
 	onBoth(t, func(t *testing.T, portable bool) {
 		r := start(t, Options{Loops: 1, Portable: portable, MaxPipelineBytes: 16 << 10}, maxPace, &inlineCache{})
 		slow, other := r.dial(), r.dial()
-		const n, size = 1500, 32 << 10
+		const n, size = 1200, 32 << 10
 		one := cmd("FILL", fmt.Sprint(size))
 		go func() {
 			for range n {
@@ -215,6 +215,32 @@ func TestSlowReader(t *testing.T) {
 		}
 		slow.send(cmd("INCR", "k"))
 		slow.want(num(101))
+	})
+}
+
+// Nor is what a client that does not read has sent worked off turn by turn: it
+// costs the answers of one turn.
+func TestSlowReaderOfManyTurns(t *testing.T) {
+	onBoth(t, func(t *testing.T, portable bool) {
+		r := start(t, Options{Loops: 1, Portable: portable}, maxPace, &inlineCache{})
+		slow, other := r.dial(), r.dial()
+		const n, size = 40, 500_000 // far more than the kernel buffers
+		for range n {
+			slow.send(cmd("SLOW", "0"), cmd("FILL", fmt.Sprint(size)))
+		}
+		eventually(t, "the first answers", func() bool { return r.s.Stats().BytesOut > size })
+		const rounds = 500
+		for i := range rounds {
+			other.send(cmd("INCR", "k"))
+			other.want(num(i + 1))
+		}
+		if turns := r.s.Stats().Turns - rounds; turns >= 2*n-2 {
+			t.Errorf("%d turns of a client that reads no answers", turns)
+		}
+		text := "+SLEPT\r\n" + bulk(strings.Repeat("x", size))
+		for range n {
+			slow.want(text)
+		}
 	})
 }
 
@@ -276,14 +302,22 @@ func TestQuit(t *testing.T) {
 			c.wantEnd()
 			_ = c.Close()
 		}
+		busy := r.dial()
+		busy.send(cmd("QUIT"))
+		for range 20 {
+			busy.send(make([]byte, 64<<10)) // would fail after a reset
+		}
+		busy.want("+OK\r\n")
+		busy.wantEnd()
+		_ = busy.Close()
 		bad := r.dial()
 		bad.send(cmd("GET", "a"), []byte("hello\r\n"))
 		bad.want(bulk("a") + "-ERR protocol error\r\n")
 		bad.wantEnd()
 		_ = bad.Close()
 		eventually(t, "the connections to be gone", func() bool { return r.s.Stats().Connections == 0 })
-		if got := r.h.closed.Load(); got != 21 {
-			t.Errorf("%d sessions were closed, want 21", got)
+		if got := r.h.closed.Load(); got != 22 {
+			t.Errorf("%d sessions were closed, want 22", got)
 		}
 	})
 }

@@ -272,7 +272,7 @@ func (l *loop) kill(c *conn) {
 	_ = unix.Close(c.fd) // also takes it out of the epoll set
 	l.conns[c.slot] = nil
 	l.freeSlots = append(l.freeSlots, c.slot)
-	l.open--
+	l.socks--
 	l.srv.stats.conns.Add(-1)
 	if c.lingering {
 		l.lingers--
@@ -296,13 +296,13 @@ func (l *loop) end(c *conn) {
 	c.release(l.pool)
 }
 
-// untilSweep is how long epoll may wait, in milliseconds; -1 is for ever.
-func (l *loop) untilSweep() int {
+// untilSweep is how long the loop may sleep; negative is for ever.
+func (l *loop) untilSweep() time.Duration {
 	if l.srv.opts.IdleTimeout <= 0 && l.lingers == 0 {
 		return -1
 	}
 	l.tick()
-	return int(max(0, l.nextSweep-l.now)/int64(time.Millisecond)) + 1
+	return time.Duration(max(0, l.nextSweep-l.now))
 }
 
 // sweep closes connections that have been idle, or lingering, for too long.
