@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -244,6 +245,20 @@ func TestForeignTransport(t *testing.T) {
 		return nil, errors.New("broken")
 	})
 	if c, err = client.New(client.Options{Brokers: []string{"h:1"}, HTTPClient: &http.Client{Transport: again}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CounterAdd(t.Context(), "", "", "c", "k", 1); codeOf(t, err) != felix.OutcomeUnknown {
+		t.Errorf("%v", err)
+	}
+	// One that had a connection and then looks for another may have sent.
+	twice := roundTripper(func(r *http.Request) (*http.Response, error) {
+		trace := httptrace.ContextClientTrace(r.Context())
+		trace.GetConn("h:1")
+		trace.GotConn(httptrace.GotConnInfo{})
+		trace.GetConn("h:1")
+		return nil, errors.New("broken")
+	})
+	if c, err = client.New(client.Options{Brokers: []string{"h:1"}, HTTPClient: &http.Client{Transport: twice}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.CounterAdd(t.Context(), "", "", "c", "k", 1); codeOf(t, err) != felix.OutcomeUnknown {

@@ -20,76 +20,78 @@ const (
 	caches  = "/felix.v1.CacheService/"
 )
 
-// TestJSON is a session of a curl user, in order. A want that begins with { is
-// compared as JSON, whole; other wants must be in the body.
+// jsonSession is a session of a curl user, in order. A want that begins with {
+// is compared as JSON, whole; other wants must be in the body.
+var jsonSession = []struct {
+	path, body string
+	status     int
+	code       string // of Felix, in the header
+	want       string
+}{
+	{counter + "Get", `{"cache":"c","key":"k"}`, 200, "", `{"found":false,"expiresAtMillis":"0","version":"0"}`},
+	{counter + "Add", `{"cache":"c","key":"k","delta":"1"}`, 200, "", `{"value":"1","expiresAtMillis":"0","version":"1"}`},
+	{counter + "Add", `{"cache":"c","key":"k"}`, 200, "", `"value":"2"`},
+	{counter + "Add", `{"cache":"c","keyBytes":"aw==","delta":-2}`, 200, "", `"value":"0"`},
+	{counter + "Add", `{"cache":"c","key_bytes":"aw==","delta":0}`, 200, "", `"value":"0"`},
+	{counter + "Get", `{"tenant":"default","namespace":"default","cache":"c","key":"k"}`, 200, "", `"found":true,"value":"0"`},
+	{counter + "Set", `{"cache":"c","key":"big","value":"9007199254740993"}`, 200, "", `"value":"9007199254740993"`},
+	{counter + "Set", `{"cache":"c","key":"big","value":9223372036854775807}`, 200, "", `"value":"9223372036854775807"`},
+	{counter + "Add", `{"cache":"c","key":"big"}`, 400, "out_of_range", `"code":"out_of_range"`},
+	{counter + "Get", `{"cache":"c","key":"big"}`, 200, "", `"value":"9223372036854775807"`},
+	{counter + "Add", `{"cache":"c","keyBytes":"/wA=","delta":"-9223372036854775808","expiresInMillis":"500"}`, 200, "", `"value":"-9223372036854775808","expiresAtMillis":"1000500"`},
+	{counter + "Set", `{"cache":"c","key":"t","value":"1","expiresAtMillis":"2000000"}`, 200, "", `"value":"1"`},
+	{counter + "Set", `{"cache":"c","key":"t","value":"2","keepExpiry":true}`, 200, "", `"value":"2"`},
+	{counter + "Get", `{"cache":"c","key":"t"}`, 200, "", `"expiresAtMillis":"2000000"`},
+	{counter + "Set", `{"cache":"c","key":"t","value":"2","keepExpiry":false}`, 200, "", `"value":"2"`},
+	{counter + "Get", `{"cache":"c","key":"t"}`, 200, "", `"expiresAtMillis":"0"`},
+	{counter + "Add", `{"cache":"c","key":"t","expiresInMillis":"0"}`, 400, "invalid_argument", `expire`},
+	{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":true}`},
+	{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":false}`},
+	{counter + "List", `{"cache":"c","pageSize":2}`, 200, "", `{"counters":[{"key":"big","value":"9223372036854775807","expiresAtMillis":"0","version":"6"},{"key":"k","value":"0","expiresAtMillis":"0","version":"4"}],"nextPageToken":"` + encodePageToken(nil, []byte("k")) + `","nowMillis":"1000000"}`},
+	{counter + "List", `{"cache":"c","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 200, "", `"keyBytes":"/wA="`},
+	{counter + "List", `{"cache":"c","prefixBytes":"/w=="}`, 200, "", `"nextPageToken":""`},
+	{counter + "List", `{"cache":"c","prefix":"b","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 400, "invalid_argument", `page token`},
+	{counter + "List", `{"cache":"c","pageSize":10001}`, 400, "invalid_argument", `1 to 10000`},
+	{counter + "List", `{"cache":"c","pageSize":-1}`, 400, "invalid_argument", `1 to 10000`},
+
+	{caches + "Create", `{"cache":"d","shards":2,"consistency":"leader"}`, 200, "", `"created":true`},
+	{caches + "Create", `{"cache":"d","shards":2,"consistency":"leader"}`, 200, "", `"created":false`},
+	{caches + "Create", `{"cache":"d"}`, 409, "already_exists", `"code":"already_exists"`},
+	{caches + "Create", `{"cache":"e","consistency":"strong"}`, 400, "invalid_argument", `quorum or leader`},
+	{caches + "Create", `{"cache":"e","shards":-1}`, 400, "invalid_argument", `shards`},
+	{caches + "Create", `{"cache":"e","replication":3}`, 200, "", `"replicas":1`},
+	{caches + "Get", `{"cache":"d"}`, 200, "", `{"cache":{"tenant":"default","namespace":"default","cache":"d","shards":2,"replication":1,"consistency":"leader","replicas":1,"createdAtMillis":"1000000","counters":"0","values":"0","keys":"0"}}`},
+	{caches + "Update", `{"cache":"d","replication":3}`, 200, "", `"replication":3`},
+	{caches + "Update", `{"cache":"d"}`, 400, "invalid_argument", `nothing to change`},
+	{caches + "Create", `{"tenant":"other","cache":"d"}`, 200, "", `"created":true`},
+	{caches + "List", `{}`, 200, "", `"cache":"c"`},
+	{caches + "List", `{"tenant":"other"}`, 200, "", `"tenant":"other"`},
+	{caches + "List", `{"tenant":"none"}`, 200, "", `{"caches":[]}`},
+	{caches + "List", `{"tenant":"*","namespace":"*"}`, 200, "", `"tenant":"other"`},
+	{caches + "List", `{"tenant":"NO"}`, 400, "invalid_argument", `tenant`},
+	{caches + "Delete", `{"cache":"d"}`, 200, "", `{}`},
+	{caches + "Delete", `{"cache":"d"}`, 404, "cache_not_found", `"code":"not_found"`},
+	{counter + "Add", `{"cache":"d","key":"k"}`, 404, "cache_not_found", `d`},
+
+	{counter + "Add", `{"cache":"c","key":""}`, 400, "invalid_argument", `the key is empty`},
+	{counter + "Add", `{"cache":"c"}`, 400, "invalid_argument", `the key is empty`},
+	{counter + "Add", `{"key":"k"}`, 400, "invalid_argument", `cache name is empty`},
+	{counter + "Add", `{"cache":"C","key":"k"}`, 400, "invalid_argument", `cache name`},
+	{counter + "Add", `{"cache":"c","key":"k","keyBytes":"aw=="}`, 400, "invalid_argument", `keyBytes`},
+	{counter + "Add", `{"cache":"c","key":"` + strings.Repeat("k", felix.MaxKeyBytes+1) + `"}`, 400, "invalid_argument", `65535`},
+	{counter + "Add", `{"cache":"c","key":"` + strings.Repeat(`\u0001`, felix.MaxKeyBytes) + `"}`, 200, "", `"value":"1"`},
+	{counter + "Add", `{"cache":"c","key":"k","dleta":"5"}`, 400, "invalid_argument", `unknown field`},
+	{counter + "Add", `{"cache":"c","key":"k","delta":"1.5"}`, 400, "invalid_argument", `delta`},
+	{counter + "Add", `{"cache":"c","key":"k","delta":9223372036854775808}`, 400, "invalid_argument", `delta`},
+	{counter + "Add", `not JSON`, 400, "invalid_argument", `the JSON of a CounterAddRequest`},
+	{counter + "Add", ``, 400, "invalid_argument", `cache name is empty`},
+	{counter + "Set", `{"cache":"c","key":"k"}`, 400, "invalid_argument", `value is missing`},
+	{counter + "Get", `{"cache":"c","key":"k"}`, 200, "", `"value":"0"`},
+}
+
 func TestJSON(t *testing.T) {
 	url, _ := start(t, newModel(t), Options{})
-	for _, step := range []struct {
-		path, body string
-		status     int
-		code       string // of Felix, in the header
-		want       string
-	}{
-		{counter + "Get", `{"cache":"c","key":"k"}`, 200, "", `{"found":false,"expiresAtMillis":"0","version":"0"}`},
-		{counter + "Add", `{"cache":"c","key":"k","delta":"1"}`, 200, "", `{"value":"1","expiresAtMillis":"0","version":"1"}`},
-		{counter + "Add", `{"cache":"c","key":"k"}`, 200, "", `"value":"2"`},
-		{counter + "Add", `{"cache":"c","keyBytes":"aw==","delta":-2}`, 200, "", `"value":"0"`},
-		{counter + "Add", `{"cache":"c","key_bytes":"aw==","delta":0}`, 200, "", `"value":"0"`},
-		{counter + "Get", `{"tenant":"default","namespace":"default","cache":"c","key":"k"}`, 200, "", `"found":true,"value":"0"`},
-		{counter + "Set", `{"cache":"c","key":"big","value":"9007199254740993"}`, 200, "", `"value":"9007199254740993"`},
-		{counter + "Set", `{"cache":"c","key":"big","value":9223372036854775807}`, 200, "", `"value":"9223372036854775807"`},
-		{counter + "Add", `{"cache":"c","key":"big"}`, 400, "out_of_range", `"code":"out_of_range"`},
-		{counter + "Get", `{"cache":"c","key":"big"}`, 200, "", `"value":"9223372036854775807"`},
-		{counter + "Add", `{"cache":"c","keyBytes":"/wA=","delta":"-9223372036854775808","expiresInMillis":"500"}`, 200, "", `"value":"-9223372036854775808","expiresAtMillis":"1000500"`},
-		{counter + "Set", `{"cache":"c","key":"t","value":"1","expiresAtMillis":"2000000"}`, 200, "", `"value":"1"`},
-		{counter + "Set", `{"cache":"c","key":"t","value":"2","keepExpiry":true}`, 200, "", `"value":"2"`},
-		{counter + "Get", `{"cache":"c","key":"t"}`, 200, "", `"expiresAtMillis":"2000000"`},
-		{counter + "Set", `{"cache":"c","key":"t","value":"2","keepExpiry":false}`, 200, "", `"value":"2"`},
-		{counter + "Get", `{"cache":"c","key":"t"}`, 200, "", `"expiresAtMillis":"0"`},
-		{counter + "Add", `{"cache":"c","key":"t","expiresInMillis":"0"}`, 400, "invalid_argument", `expire`},
-		{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":true}`},
-		{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":false}`},
-		{counter + "List", `{"cache":"c","pageSize":2}`, 200, "", `{"counters":[{"key":"big","value":"9223372036854775807","expiresAtMillis":"0","version":"6"},{"key":"k","value":"0","expiresAtMillis":"0","version":"4"}],"nextPageToken":"` + encodePageToken(nil, []byte("k")) + `","nowMillis":"1000000"}`},
-		{counter + "List", `{"cache":"c","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 200, "", `"keyBytes":"/wA="`},
-		{counter + "List", `{"cache":"c","prefixBytes":"/w=="}`, 200, "", `"nextPageToken":""`},
-		{counter + "List", `{"cache":"c","prefix":"b","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 400, "invalid_argument", `page token`},
-		{counter + "List", `{"cache":"c","pageSize":10001}`, 400, "invalid_argument", `1 to 10000`},
-		{counter + "List", `{"cache":"c","pageSize":-1}`, 400, "invalid_argument", `1 to 10000`},
-
-		{caches + "Create", `{"cache":"d","shards":2,"consistency":"leader"}`, 200, "", `"created":true`},
-		{caches + "Create", `{"cache":"d","shards":2,"consistency":"leader"}`, 200, "", `"created":false`},
-		{caches + "Create", `{"cache":"d"}`, 409, "already_exists", `"code":"already_exists"`},
-		{caches + "Create", `{"cache":"e","consistency":"strong"}`, 400, "invalid_argument", `quorum or leader`},
-		{caches + "Create", `{"cache":"e","shards":-1}`, 400, "invalid_argument", `shards`},
-		{caches + "Create", `{"cache":"e","replication":3}`, 200, "", `"replicas":1`},
-		{caches + "Get", `{"cache":"d"}`, 200, "", `{"cache":{"tenant":"default","namespace":"default","cache":"d","shards":2,"replication":1,"consistency":"leader","replicas":1,"createdAtMillis":"1000000","counters":"0","values":"0","keys":"0"}}`},
-		{caches + "Update", `{"cache":"d","replication":3}`, 200, "", `"replication":3`},
-		{caches + "Update", `{"cache":"d"}`, 400, "invalid_argument", `nothing to change`},
-		{caches + "Create", `{"tenant":"other","cache":"d"}`, 200, "", `"created":true`},
-		{caches + "List", `{}`, 200, "", `"cache":"c"`},
-		{caches + "List", `{"tenant":"other"}`, 200, "", `"tenant":"other"`},
-		{caches + "List", `{"tenant":"none"}`, 200, "", `{"caches":[]}`},
-		{caches + "List", `{"tenant":"*","namespace":"*"}`, 200, "", `"tenant":"other"`},
-		{caches + "List", `{"tenant":"NO"}`, 400, "invalid_argument", `tenant`},
-		{caches + "Delete", `{"cache":"d"}`, 200, "", `{}`},
-		{caches + "Delete", `{"cache":"d"}`, 404, "cache_not_found", `"code":"not_found"`},
-		{counter + "Add", `{"cache":"d","key":"k"}`, 404, "cache_not_found", `d`},
-
-		{counter + "Add", `{"cache":"c","key":""}`, 400, "invalid_argument", `the key is empty`},
-		{counter + "Add", `{"cache":"c"}`, 400, "invalid_argument", `the key is empty`},
-		{counter + "Add", `{"key":"k"}`, 400, "invalid_argument", `cache name is empty`},
-		{counter + "Add", `{"cache":"C","key":"k"}`, 400, "invalid_argument", `cache name`},
-		{counter + "Add", `{"cache":"c","key":"k","keyBytes":"aw=="}`, 400, "invalid_argument", `keyBytes`},
-		{counter + "Add", `{"cache":"c","key":"` + strings.Repeat("k", felix.MaxKeyBytes+1) + `"}`, 400, "invalid_argument", `65535`},
-		{counter + "Add", `{"cache":"c","key":"` + strings.Repeat(`\u0001`, felix.MaxKeyBytes) + `"}`, 200, "", `"value":"1"`},
-		{counter + "Add", `{"cache":"c","key":"k","dleta":"5"}`, 400, "invalid_argument", `unknown field`},
-		{counter + "Add", `{"cache":"c","key":"k","delta":"1.5"}`, 400, "invalid_argument", `delta`},
-		{counter + "Add", `{"cache":"c","key":"k","delta":9223372036854775808}`, 400, "invalid_argument", `delta`},
-		{counter + "Add", `not JSON`, 400, "invalid_argument", `the JSON of a CounterAddRequest`},
-		{counter + "Add", ``, 400, "invalid_argument", `cache name is empty`},
-		{counter + "Set", `{"cache":"c","key":"k"}`, 400, "invalid_argument", `value is missing`},
-		{counter + "Get", `{"cache":"c","key":"k"}`, 200, "", `"value":"0"`},
-	} {
+	for _, step := range jsonSession {
 		resp, body := post(t, url+step.path, asJSON, step.body)
 		if resp.StatusCode != step.status || resp.Header.Get("Felix-Error-Code") != step.code {
 			t.Errorf("%s %.200s: %d %q, want %d %q; body %s", step.path, step.body,
