@@ -2,9 +2,12 @@ package redisapi_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
+	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/redisapi"
 )
 
@@ -105,5 +108,23 @@ func TestScanReadsOnlyThePrefix(t *testing.T) {
 	f.cache.scanned = 0
 	if got := k.say("KEYS *"); !strings.HasPrefix(got, "*3004\r\n") || f.cache.scanned != 4 {
 		t.Errorf("KEYS *: %.20q by %d reads", got, f.cache.scanned)
+	}
+}
+
+// TestScannedKeysAreLetGo: a cursor holds what is ahead of it, no more.
+func TestScannedKeysAreLetGo(t *testing.T) {
+	f := newFake()
+	f.cache.keys = keyNames(500)
+	var first weak.Pointer[byte]
+	f.cache.onPage = func(page *felix.ScanPage) { first = weak.Make(&page.Items[0].Key[0]) }
+	h := redisapi.New(f, redisapi.Options{})
+	k := newTalk(t, h)
+	cursor, _ := scanReply(t, k.say("SCAN 0 COUNT 10"))
+	runtime.GC()
+	if first.Value() != nil {
+		t.Error("a key that was given out is still in memory")
+	}
+	if _, keys := scanReply(t, k.say("SCAN "+cursor)); len(keys) != 10 || f.cache.scanned != 1 {
+		t.Errorf("%d keys by %d reads", len(keys), f.cache.scanned)
 	}
 }

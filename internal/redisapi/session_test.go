@@ -8,8 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/netloop"
@@ -36,6 +38,7 @@ type fakeCache struct {
 	felix.Cache
 	reply   func(op *felix.Op) felix.Reply
 	scanned int
+	onPage  func(*felix.ScanPage) // nil, or told of every page
 	keys    []string
 	err     error // of Scan, Count and Clear
 }
@@ -61,6 +64,9 @@ func (c *fakeCache) Scan(_ context.Context, req felix.ScanRequest) (felix.ScanPa
 			break
 		}
 		page.Items = append(page.Items, felix.ScanItem{Key: []byte(key)})
+	}
+	if c.onPage != nil {
+		c.onPage(&page)
 	}
 	return page, c.err
 }
@@ -202,6 +208,57 @@ func TestInfoWithoutTheCache(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("INFO has no %q:\n%s", want, got)
 		}
+	}
+}
+
+// TestEndedRequestKeepsItsMemory: when the context ends first, the operations
+// go on, although the input that they came from is used for other things.
+func TestEndedRequestKeepsItsMemory(t *testing.T) {
+	f := newFake()
+	stuck := &stuckCache{}
+	s := redisapi.New(stuckService{f, stuck}, redisapi.Options{}).NewSession(nil)
+	defer s.Closed()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	in := []byte("SET key value\r\n")
+	_, out, _ := turn(ctx, s, in)
+	if !strings.HasPrefix(string(out), "-UNKNOWN ") {
+		t.Errorf("a write whose context ended: %q", out)
+	}
+	clear(in)
+	if op := &stuck.batch.Ops[0]; string(op.Key) != "key" || string(op.Value) != "value" {
+		t.Errorf("the operation has become %q %q", op.Key, op.Value)
+	}
+}
+
+// stuckCache never answers.
+type stuckCache struct {
+	felix.Cache
+	batch *felix.Batch
+}
+
+func (c *stuckCache) Submit(b *felix.Batch) { c.batch = b }
+
+type stuckService struct {
+	felix.Service
+	cache *stuckCache
+}
+
+func (s stuckService) Cache(context.Context, felix.Scope) (felix.Cache, error) { return s.cache, nil }
+
+// TestInputIsLetGo: an idle session does not hold the memory of its last turn.
+func TestInputIsLetGo(t *testing.T) {
+	s := redisapi.New(newFake(), redisapi.Options{}).NewSession(nil)
+	defer s.Closed()
+	turn(context.Background(), s, []byte("INCR k\r\n"))
+	input := func() weak.Pointer[byte] {
+		in := append(bytes.Repeat([]byte("\r\n"), 100_000), "INCR k\r\n"...)
+		turn(context.Background(), s, in)
+		return weak.Make(&in[0])
+	}()
+	runtime.GC()
+	if input.Value() != nil {
+		t.Error("the input of the last turn is still in memory")
 	}
 }
 
