@@ -18,6 +18,9 @@ const (
 	MaxBatchItems = 10_000
 	// MaxScanPage bounds the items of one page, for the same reason.
 	MaxScanPage = 10_000
+	// MaxScanPageBytes ends a page of a shard early, so that a scan over large
+	// values takes bounded memory.
+	MaxScanPageBytes = 4 << 20
 	// SlotCount is Redis Cluster's, so that its {tags} keep their meaning.
 	SlotCount = 16_384
 	// MaxShardsPerCache keeps at least 64 slots in a shard and the cost of an

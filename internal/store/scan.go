@@ -58,9 +58,10 @@ func (c *Cursor) Close() {
 // replaces what the disk has under its key. overlayCut says that memory has
 // more of them above the last one; the page then ends there.
 //
-// more says that there may be keys after the page. The next page begins after
-// the last item if there are limit of them; otherwise, which only happens with
-// overlayCut, after the last overlay key.
+// A page also ends when its keys and values reach felix.MaxScanPageBytes. more
+// says that there may be keys after the page. The next page begins after the
+// last item; if there is none, which only happens with overlayCut, after the
+// last overlay key.
 func (c *Cursor) Page(view felix.View, overlay []OverlayItem, overlayCut bool, nowMillis int64, limit int) (items []felix.ScanItem, more bool, err error) {
 	defer c.Close()
 	if overlayCut && len(overlay) == 0 {
@@ -74,10 +75,11 @@ func (c *Cursor) Page(view felix.View, overlay []OverlayItem, overlayCut bool, n
 		return nil, false, c.db.fail("scanning", errors.Join(err, m.close()))
 	}
 	limit = max(limit, 1)
-	for len(items) < limit && m.next() {
+	for size := 0; len(items) < limit && size < felix.MaxScanPageBytes && m.next(); {
 		if item, ok := visible(&m.cell, view, nowMillis); ok {
 			item.Key = bytes.Clone(m.key)
 			items = append(items, item)
+			size += len(item.Key) + len(item.Value)
 		}
 		if overlayCut && len(m.overlay) == 0 {
 			more = true // memory has more keys, and some may be below the disk's next
