@@ -24,9 +24,10 @@ const (
 	ceilingMargin = 500
 )
 
-// start begins an ownership: no time below the ceiling is given.
+// start begins an ownership: no time below the ceiling is given. One that this
+// owner raised in an earlier term is forgotten: its entry may have been lost.
 func (c *clock) start(ceiling int64, now Now) {
-	c.ceiling = max(c.ceiling, ceiling)
+	c.ceiling = ceiling
 	if c.last < ceiling {
 		c.last, c.lastMono = ceiling, now.Mono
 	}

@@ -92,7 +92,7 @@ type cluster struct {
 	t     testing.TB
 	nodes []*replica
 	net   []*raftpb.Message
-	cut   map[uint64]bool           // what it sends and gets is lost
+	cut   map[uint64]bool            // what it sends and gets is lost
 	block func(*raftpb.Message) bool // what stays in the network; nil is nothing
 	mono  time.Duration
 	calls map[*Request]*call
@@ -352,9 +352,9 @@ func add(key string, delta int64) felix.Op {
 
 func get(key string) felix.Op { return felix.Op{Kind: felix.Get, Key: []byte(key)} }
 
-// getTimed reads a counter that expires, so that the answer tells the time.
+// addTimed adds 1 to a counter that expires, so that the answer tells the time.
 func addTimed(key string) felix.Op {
-	return felix.Op{Kind: felix.Add, Key: []byte(key), TTL: felix.TTLIn, ExpiryMillis: 1 << 50}
+	return felix.Op{Kind: felix.Add, Key: []byte(key), Int: 1, TTL: felix.TTLIn, ExpiryMillis: 1 << 50}
 }
 
 // checkpoint writes the dirty records to the replica's disk.
