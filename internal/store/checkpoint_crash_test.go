@@ -104,6 +104,18 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
+// TestPowerLossWhileCreating: a directory whose creation was interrupted must
+// open, whichever of the unsynced files and names the disk has kept.
+func TestPowerLossWhileCreating(t *testing.T) {
+	for seed := range int64(12) {
+		h := newHistory(t, seed)
+		closeDB(t, h.db)
+		for i, cut := range h.cuts {
+			h.check(t, i, cut)
+		}
+	}
+}
+
 func (h *history) check(t *testing.T, i int, cut powerCut) {
 	t.Helper()
 	db, err := Open("data/state", Options{FS: cut.fs, Logger: quiet(), Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
