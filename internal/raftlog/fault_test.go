@@ -65,7 +65,8 @@ func (f *faultyFile) Close() error {
 var failures = map[string]struct {
 	match func(errorfs.Op) bool
 	want  string
-	// stops says that Pebble ends the process if Fatal returns.
+	// stops says that, if Fatal returned, Pebble would end the process, or
+	// Commit would wait for ever for a flush.
 	stops bool
 }{
 	"sync of the WAL": {match: func(op errorfs.Op) bool {
@@ -79,7 +80,7 @@ var failures = map[string]struct {
 	"end of a WAL": {match: func(op errorfs.Op) bool { return isWAL(op) && op.Kind == errorfs.OpFileClose },
 		want: "cannot close ", stops: true},
 	"flush": {match: func(op errorfs.Op) bool { return path.Ext(op.Path) == ".sst" && op.Kind == errorfs.OpFileWrite },
-		want: "cannot write "},
+		want: "cannot write ", stops: true},
 	"sync of the directory": {match: func(op errorfs.Op) bool {
 		return op.Path == testDir && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData)
 	}, want: "cannot sync log: input/output error", stops: true},
@@ -102,13 +103,19 @@ func TestDiskFailure(t *testing.T) {
 				select {} // the process ends
 			}
 			var acked atomic.Uint64
-			go commitForever(mustOpen(t, o), &acked, &armed)
-			<-rec.once
+			l := mustOpen(t, o)
+			ended := make(chan error, 1)
+			go func() { ended <- commitForever(l, &acked, &armed) }()
+			select {
+			case <-rec.once:
+			case err := <-ended:
+				t.Fatalf("after %d commits Fatal was told nothing: %v", acked.Load(), err)
+			}
 			last := acked.Load()
 			if all := rec.all(); !strings.HasPrefix(all[0].Error(), "raft log in log: ") || !strings.Contains(all[0].Error(), f.want) {
 				t.Errorf("Fatal was told %q, which should contain %q", all, f.want)
 			}
-			l := mustOpen(t, smallOptions(t, mem.CrashClone(vfs.CrashCloneCfg{})))
+			l = mustOpen(t, smallOptions(t, mem.CrashClone(vfs.CrashCloneCfg{})))
 			defer mustClose(t, l)
 			if got, _ := mustShard(t, l, 1).LastIndex(); got < last {
 				t.Errorf("%d entries were acknowledged, %d are there", last, got)

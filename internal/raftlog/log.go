@@ -61,8 +61,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Fatal is called once, from any goroutine, when the disk has failed or
 	// data is corrupt. It must end the process and not return; if it does
-	// return, the Log refuses further work, but Pebble may panic. It must not
-	// call the Log. nil panics.
+	// return, the Log refuses further work, but a call under way may wait for
+	// ever, and Pebble may panic. It must not call the Log. nil panics.
 	Fatal func(error)
 	// OnSync is told how long each commit with a sync took, from the
 	// committer's goroutine; nil is nobody. It must be quick.
