@@ -98,27 +98,38 @@ func (r *Request) readClock(s *Shard) {
 	}
 }
 
+// loadAhead bounds the loads that a request has under way: enough to keep the
+// disk busy, few enough that what is loaded is not evicted before its turn.
+const loadAhead = 1024
+
 // findAll looks up the keys that are still to be evaluated; those before the
-// first that is not in memory go into s.refs. If some must be loaded, the
-// request waits for them and findAll says no. What can be evaluated before is
-// evaluated now: were it looked up again later, it might have been evicted, and
-// a request for many keys could go on loading them in turns for ever.
+// first that is not in memory go into s.refs. If some must be loaded, findAll
+// says no, and the request waits for the first of them: what can be evaluated
+// is, at once. Were it looked up again when the last is loaded, it might have
+// been evicted, and a request for many keys could load them in turns for ever.
 func (s *Shard) findAll(r *Request, out *Output) bool {
 	s.refs = s.refs[:0]
+	waiter, missing := r, 0
 	for _, p := range r.Positions[r.next:] {
 		key := r.Batch.Ops[p].Key
 		ref, presence := s.table.Find(key)
-		if presence == store.Unloaded {
+		switch presence {
+		case store.Unloaded:
 			ref = s.table.MarkLoading(ref, key)
-		}
-		if presence == store.Unloaded || presence == store.Loading {
-			s.load(ref, key, r, out)
-		}
-		if r.loading == 0 {
-			s.refs = append(s.refs, ref)
+			fallthrough
+		case store.Loading:
+			s.load(ref, key, waiter, out)
+			waiter = nil
+			if missing++; missing == loadAhead {
+				return false
+			}
+		default:
+			if missing == 0 {
+				s.refs = append(s.refs, ref)
+			}
 		}
 	}
-	return r.loading == 0
+	return missing == 0
 }
 
 // evaluateOps evaluates the request's operations from r.next on, whose refs are
@@ -142,7 +153,7 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 		if inflight == s.entry.index {
 			version = last + 1 // changed before in this very entry
 		}
-		before := cell.Has
+		before, size := cell.Has, len(cell.Value)
 		var changed bool
 		if r.Kind == Sweep {
 			*reply = felix.Reply{}
@@ -159,6 +170,8 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 		if first {
 			s.entry.touched = append(s.entry.touched, store.Touch{Ref: ref})
 			s.entry.bytes += len(op.Key) + len(cell.Value) + entryOverheadBytes
+		} else {
+			s.entry.bytes += max(0, len(cell.Value)-size)
 		}
 		s.entry.next = max(s.entry.next, version+1)
 		s.entry.change.Add(record.CountChange(before, cell.Has))

@@ -186,7 +186,7 @@ func (s *Shard) tailIsFresh() bool {
 	return true
 }
 
-// load asks for a record and makes r wait for it.
+// load asks for a record and makes r wait for it, if it is not nil.
 func (s *Shard) load(ref store.Ref, key []byte, r *Request, out *Output) {
 	l := s.loads[ref]
 	if l == nil {
@@ -195,8 +195,10 @@ func (s *Shard) load(ref store.Ref, key []byte, r *Request, out *Output) {
 		out.Loads = append(out.Loads, Load{Shard: s, Ref: ref, Generation: s.table.Generation(),
 			Key: append([]byte(nil), key...)})
 	}
-	r.loading++
-	l.waiters = append(l.waiters, r)
+	if r != nil {
+		r.loading++
+		l.waiters = append(l.waiters, r)
+	}
 }
 
 // Loaded hands in what the DB holds under the key of a Load.

@@ -272,6 +272,7 @@ func (s *Shard) Close(err *felix.Error, out *Output) {
 		}
 	}
 	s.loads = nil
+	inOrder(s.queue)
 	for _, r := range s.queue {
 		s.fail(r, err, out)
 	}
