@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -67,7 +68,20 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 	if d.identity.Format > dataFormat {
 		return nil, fmt.Errorf("data directory %s: its format %d is newer than this build knows (%d): use the newer build", dir, d.identity.Format, dataFormat)
 	}
-	return d, nil
+	return d, d.complete()
+}
+
+// complete refuses a directory that has lost its log: the log is made before
+// the state, and what was acknowledged last is only there.
+func (d *dataDir) complete() error {
+	names, err := d.fs.List(d.dir)
+	if err != nil {
+		return fmt.Errorf("data directory %s: %w", d.dir, err)
+	}
+	if slices.Contains(names, "state") && !slices.Contains(names, "log") {
+		return fmt.Errorf("data directory %s: the log is missing beside the state: the directory is damaged, restore it", d.dir)
+	}
+	return nil
 }
 
 // create writes the identity of a new directory. Anything else in it means

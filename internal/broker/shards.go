@@ -29,6 +29,10 @@ const (
 	maxEntryBytes = 1 << 20
 )
 
+// bootstrapIndex is the applied index that a new shard begins with. Only such a
+// shard may be unknown to the log.
+const bootstrapIndex = 1
+
 // bootstrap gives new shards their first state, durably: an applied prefix of
 // one entry that never was, with this replica as the only voter. A crash
 // before the log agrees is mended when the shard is opened.
@@ -39,7 +43,7 @@ func (b *Broker) bootstrap(ids ...uint64) error {
 	}
 	parts := make([]store.Checkpoint, 0, len(ids))
 	for _, id := range ids {
-		parts = append(parts, store.Checkpoint{Shard: id, Applied: record.Applied{Index: 1, Term: 1, ConfState: conf}})
+		parts = append(parts, store.Checkpoint{Shard: id, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: conf}})
 	}
 	return b.db.WriteCheckpoint(parts...)
 }
@@ -57,6 +61,11 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	log, err := b.log.Shard(id)
 	if err != nil {
 		return nil, err
+	}
+	if hard, _, err := log.InitialState(); err != nil {
+		return nil, err
+	} else if hard == nil && applied.Index > bootstrapIndex {
+		return nil, fmt.Errorf("data directory %s: shard %d has state but no log: the directory is damaged, restore it", b.opts.Dir, id)
 	}
 	if err := log.PrepareRestart(applied.Index, applied.Term); err != nil {
 		return nil, err

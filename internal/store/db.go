@@ -357,7 +357,6 @@ func (db *DB) fail(doing string, err error) error {
 	}
 	db.fs.halt()
 	db.wakeWriter()
-	db.log.Error("the state store failed", "err", err)
 	if db.fatal == nil {
 		panic(err)
 	}
