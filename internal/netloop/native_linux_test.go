@@ -324,3 +324,43 @@ func inUse() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
+
+// What comes in after the loop has looked and before it waits is not slept over.
+func TestNoWakeIsLost(t *testing.T) {
+	news := map[string]func(*loop){
+		"a completion": func(l *loop) { l.finished = append(l.finished, &batch{}) },
+		"slow work":    func(l *loop) { l.slowDone = append(l.slowDone, &conn{}) },
+		"a connection": func(l *loop) { l.inbox = append(l.inbox, socket{}) },
+		"a sync":       func(l *loop) { l.onSynced() },
+		"a drain":      func(l *loop) { l.draining = true },
+	}
+	waits := map[string]func(*loop){
+		"park":  func(l *loop) { l.park(time.Hour) },
+		"block": (*loop).block,
+	}
+	for what, come := range news {
+		for where, wait := range waits {
+			if where == "block" && what == "a sync" || where == "park" && what == "a drain" {
+				continue // is no reason to stop waiting there
+			}
+			t.Run(what+" before "+where, func(t *testing.T) {
+				l, err := newLoop(&Server{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				come(l)
+				back := make(chan struct{})
+				go func() {
+					wait(l)
+					close(back)
+				}()
+				select {
+				case <-back:
+					l.close()
+				case <-time.After(10 * time.Second):
+					t.Fatal("the loop sleeps")
+				}
+			})
+		}
+	}
+}
