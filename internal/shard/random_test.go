@@ -1,0 +1,372 @@
+package shard
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
+)
+
+// storm drives a cluster with clients through random failures. Every add of a
+// key is another power of two, so that a sum tells which adds are in it.
+type storm struct {
+	*cluster
+	rng     *rand.Rand
+	step    int64
+	clears  bool
+	open    []*pending
+	history []porcupine.Operation
+	used    map[string]int // adds by key
+	must    map[string]int64
+	may     map[string]int64
+	// versions are those of acknowledged adds: key, version, sum.
+	versions map[string]map[uint64]int64
+	told     int64 // the newest shard time that a client was told
+	states   map[uint64]string
+	stats    map[string]int
+}
+
+// pending is a request that a client waits for.
+type pending struct {
+	*call
+	client int
+	began  int64
+	told   int64
+}
+
+type input struct {
+	key  string
+	bit  int64 // 0 is a get
+	done bool  // false: the outcome is unknown
+}
+
+// sums is the sequential counter.
+var sums = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, o := range history {
+			byKey[o.Input.(input).key] = append(byKey[o.Input.(input).key], o)
+		}
+		return slices.Collect(maps.Values(byKey))
+	},
+	Init: func() any { return int64(0) },
+	Step: func(state, in, out any) (bool, any) {
+		i, sum := in.(input), state.(int64)+in.(input).bit
+		return !i.done || out.(int64) == sum, sum
+	},
+	DescribeOperation: func(in, out any) string { return fmt.Sprintf("%+v: %v", in, out) },
+}
+
+func newStorm(t *testing.T, n int, consistency felix.Consistency, seed uint64) *storm {
+	s := &storm{cluster: newCluster(t, n, consistency, seed), rng: rand.New(rand.NewPCG(seed, 7)), used: map[string]int{},
+		must: map[string]int64{}, may: map[string]int64{}, versions: map[string]map[uint64]int64{},
+		states: map[uint64]string{}, stats: map[string]int{}}
+	for _, r := range s.nodes {
+		r.budget.MaxBytes = []int64{0, 1000, 1 << 30}[s.rng.IntN(3)]
+		r.skew = s.rng.Int64N(4000) - 2000
+	}
+	if s.rng.IntN(2) == 0 {
+		s.cfg.MaxEntryBytes, s.cfg.MaxInflightBytes = 100, 200
+	}
+	for _, r := range s.nodes {
+		r.start()
+	}
+	return s
+}
+
+// request sends what a client wants next to some replica.
+func (s *storm) request(client int) {
+	r := s.nodes[s.rng.IntN(len(s.nodes))]
+	for _, owner := range s.nodes {
+		if owner.Shard != nil && owner.Owns() && s.rng.IntN(8) > 0 {
+			r = owner
+		}
+	}
+	if r.Shard == nil {
+		return
+	}
+	var ops []felix.Op
+	for range 1 + s.rng.IntN(3) {
+		key := fmt.Sprintf("k%d", s.rng.IntN(5))
+		key = fmt.Sprintf("%s/%d", key, s.used[key]/50) // at most 50 adds and what goes beside them
+		switch s.rng.IntN(5) {
+		case 0, 1, 2:
+			base := key[:2]
+			ops = append(ops, add(key, 1<<(s.used[base]%50)))
+			s.used[base]++
+		case 3:
+			ops = append(ops, get(key))
+		case 4:
+			ops = append(ops, addTimed("timed"))
+		}
+	}
+	q := opsRequest(ops...)
+	if s.clears && s.rng.IntN(10) == 0 {
+		q = &Request{Kind: Clear}
+	}
+	q.Deadline = s.mono + time.Duration(1+s.rng.IntN(4000))*time.Millisecond
+	p := &pending{call: r.submit(q), client: client, began: s.step, told: s.told}
+	s.open = append(s.open, p)
+	r.advance()
+}
+
+// collect takes the answers that have come.
+func (s *storm) collect() {
+	s.open = slices.DeleteFunc(s.open, func(p *pending) bool {
+		if !p.done && !p.lost {
+			return false
+		}
+		delete(s.calls, p.Request)
+		for i := range p.Positions {
+			s.answered(p, i)
+		}
+		return true
+	})
+}
+
+func (s *storm) answered(p *pending, i int) {
+	op, reply := &p.Batch.Ops[i], p.reply(i)
+	if p.lost {
+		reply = felix.Reply{Err: errUnknown}
+	}
+	in := input{key: string(op.Key), bit: op.Int, done: reply.Err == nil}
+	switch {
+	case reply.Err == nil:
+		s.stats["ok"]++
+		s.acknowledged(p, in, reply)
+	case op.Kind == felix.Get || !reply.Err.MayBeApplied():
+		s.stats[reply.Err.Code.String()]++
+		return
+	default:
+		s.stats["unknown"]++
+		s.may[in.key] |= in.bit
+	}
+	if in.key == "timed" {
+		return
+	}
+	o := porcupine.Operation{ClientId: p.client*4 + i, Input: in, Call: p.began, Output: reply.Int, Return: s.step}
+	if !in.done {
+		o.Return = math.MaxInt64
+	}
+	s.history = append(s.history, o)
+}
+
+func (s *storm) acknowledged(p *pending, in input, reply felix.Reply) {
+	if reply.NowMillis != 0 {
+		if reply.NowMillis < p.told {
+			s.t.Fatalf("time went back from %d to %d", p.told-wallStart, reply.NowMillis-wallStart)
+		}
+		s.told = max(s.told, reply.NowMillis)
+	}
+	if in.bit == 0 {
+		return
+	}
+	s.must[in.key] |= in.bit
+	seen := s.versions[in.key]
+	if seen == nil {
+		seen = map[uint64]int64{}
+		s.versions[in.key] = seen
+	}
+	if sum, twice := seen[reply.Version]; twice {
+		s.t.Fatalf("version %d of %s is of the sums %#x and %#x", reply.Version, in.key, sum, reply.Int)
+	}
+	seen[reply.Version] = reply.Int
+}
+
+// checkpointed compares a replica's state with those of others at the index.
+func (s *storm) checkpointed(r *replica) {
+	r.checkpoint()
+	state := ""
+	for _, key := range slices.Sorted(maps.Keys(r.db)) {
+		c := r.db[key]
+		state += fmt.Sprintf("%s: %d, version %d, until %d\n", key, c.Sum, c.CounterVer, c.CounterExpiry)
+	}
+	a := r.dbApplied
+	n := record.Counts{Counters: int64(len(r.db)), Keys: int64(len(r.db))}
+	if a.Counts != n {
+		s.t.Fatalf("replica %d counts %+v, has %d", r.id, a.Counts, len(r.db))
+	}
+	state += fmt.Sprintf("term %d, ceiling %d, version %d", a.Term, a.Ceiling, a.Version)
+	if other, ok := s.states[a.Index]; ok && other != state {
+		s.t.Fatalf("at index %d replica %d has\n%s\nanother\n%s", a.Index, r.id, state, other)
+	}
+	s.states[a.Index] = state
+}
+
+// act does one thing at random.
+func (s *storm) act() {
+	r := s.nodes[s.rng.IntN(len(s.nodes))]
+	up := r.Shard != nil
+	s.step++
+	switch n := s.rng.IntN(1000); {
+	case n < 600:
+		for range min(len(s.net), 1+s.rng.IntN(3)) {
+			i := s.rng.IntN(min(len(s.net), 4)) // reordered, a little
+			if s.rng.IntN(40) == 0 {
+				s.net = slices.Delete(s.net, i, i+1)
+			} else {
+				if s.rng.IntN(40) == 0 {
+					s.send(s.net[i]) // twice
+				}
+				s.deliver(i)
+			}
+		}
+	case n < 800:
+		if up && len(r.appends) > 0 {
+			r.sync()
+		}
+	case n < 860:
+		if up && len(r.loads) > 0 {
+			r.load()
+		}
+	case n < 930:
+		if len(s.open) < 6 {
+			s.request(s.rng.IntN(6))
+		}
+	case n < 978:
+		s.mono += 15 * time.Millisecond
+		if up {
+			r.Tick()
+			r.advance()
+		}
+	case n < 990:
+		if up {
+			s.checkpointed(r)
+		}
+	default:
+		s.fail(r, up)
+	}
+	s.collect()
+}
+
+// fail breaks something, or mends it.
+func (s *storm) fail(r *replica, up bool) {
+	switch n := s.rng.IntN(16); {
+	case n < 2 && up:
+		r.crash()
+		s.stats["crash"]++
+	case n < 6 && !up:
+		r.start()
+	case n == 6:
+		s.cut[r.id] = true
+		s.stats["cut"]++
+	case n < 11:
+		clear(s.cut)
+	case n == 11:
+		r.skew += s.rng.Int64N(3000) - 1500
+	case n == 12 && up && r.leader:
+		to := 1 + s.rng.Uint64N(uint64(len(s.nodes)))
+		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTransferLeader.Enum(), From: new(to), To: new(r.id)}))
+		r.advance()
+		s.stats["transfer"]++
+	}
+}
+
+// heal mends everything and waits for an owner.
+func (s *storm) heal() *replica {
+	clear(s.cut)
+	for _, r := range s.nodes {
+		if r.Shard == nil {
+			r.start()
+		}
+	}
+	for range 200 {
+		s.tick(1)
+		s.step++
+		s.collect()
+		for _, r := range s.nodes {
+			if r.Owns() && len(s.open) == 0 {
+				return r
+			}
+		}
+	}
+	s.t.Fatalf("no owner comes about, or no answers to %d requests", len(s.open))
+	return nil
+}
+
+// judge reads everything at the end and compares.
+func (s *storm) judge(exact bool) {
+	owner := s.heal()
+	for _, key := range slices.Sorted(maps.Keys(s.must)) {
+		p := &pending{call: owner.ops(get(key)), client: 100, began: s.step, told: s.told}
+		s.run()
+		s.step++
+		if !p.done || p.reply(0).Err != nil {
+			s.t.Fatalf("get at the end: done %v, %+v", p.done, p.reply(0))
+		}
+		s.answered(p, 0)
+		sum := p.reply(0).Int
+		if exact && key != "timed" && (sum&s.must[key] != s.must[key] || sum&^(s.must[key]|s.may[key]) != 0) {
+			s.t.Errorf("%s is %#x: acknowledged are %#x, perhaps %#x", key, sum, s.must[key], s.may[key])
+		}
+		if exact && key != "timed" {
+			s.checkOrder(key)
+		}
+	}
+	s.tick(3)
+	for _, r := range s.nodes {
+		s.checkpointed(r)
+		if r.dbApplied.Index != owner.dbApplied.Index && r.id > owner.id {
+			s.t.Errorf("replica %d has applied %d, the owner %d", r.id, r.dbApplied.Index, owner.dbApplied.Index)
+		}
+		r.table.Release()
+		if r.Shard.inflight != 0 || len(r.waiting) != 0 || len(r.Shard.loads) != 0 || len(r.queue) != 0 {
+			s.t.Errorf("replica %d is not at rest: %d bytes, %d waiting", r.id, r.inflight, len(r.waiting))
+		}
+	}
+	if !exact {
+		return
+	}
+	if result := porcupine.CheckOperationsTimeout(sums, s.history, 20*time.Second); result != porcupine.Ok {
+		s.t.Errorf("linearizable: %v", result)
+	}
+}
+
+// checkOrder checks that of two sums of a key that with the higher version
+// has all that is in the other.
+func (s *storm) checkOrder(key string) {
+	seen, before := s.versions[key], int64(0)
+	for _, version := range slices.Sorted(maps.Keys(seen)) {
+		if seen[version]&before != before {
+			s.t.Errorf("%s: version %d has %#x, but an earlier one %#x", key, version, seen[version], before)
+		}
+		before = seen[version]
+	}
+}
+
+func runStorm(t *testing.T, n int, consistency felix.Consistency, clears bool, seed uint64, steps int) {
+	t.Logf("seed %d", seed)
+	s := newStorm(t, n, consistency, seed)
+	s.clears = clears
+	s.heal()
+	for range steps {
+		s.act()
+	}
+	s.judge(consistency == felix.Quorum && !clears)
+	t.Logf("%v, %d states, term %d", s.stats, len(s.states), s.nodes[0].term)
+	if s.stats["ok"] < 10 {
+		t.Errorf("only %d operations went well", s.stats["ok"])
+	}
+}
+
+// TestStorm is rules 1 to 7 together.
+func TestStorm(t *testing.T) {
+	for i := range 8 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint("quorum", i), func(t *testing.T) { runStorm(t, 1+2*(i%3), felix.Quorum, false, seed, 8000) })
+	}
+	for i := range 2 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint("leader", i), func(t *testing.T) { runStorm(t, 3, felix.Leader, false, seed, 8000) })
+		t.Run(fmt.Sprint("clears", i), func(t *testing.T) { runStorm(t, 3, felix.Quorum, true, seed, 8000) })
+	}
+}
