@@ -17,15 +17,16 @@ type sortedRecord struct {
 	index uint32 // into Checkpoint.Records
 }
 
-// sortRecords is the key order of the records. It refuses empty and repeated
-// keys.
-func sortRecords(records []CheckpointRecord) ([]sortedRecord, error) {
+// sortRecords is the key order of the records, and which kinds of record any
+// of them has or had. It refuses empty and repeated keys.
+func sortRecords(records []CheckpointRecord) (sorted []sortedRecord, kinds record.Has, err error) {
 	if len(records) == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	common := len(commonPrefix(records))
-	sorted := make([]sortedRecord, len(records))
+	sorted = make([]sortedRecord, len(records))
 	for i := range records {
+		kinds |= records[i].Cell.Has | records[i].OnDisk
 		sorted[i] = sortedRecord{head: head(records[i].Key[common:]), index: uint32(i)}
 	}
 	slices.SortFunc(sorted, func(a, b sortedRecord) int {
@@ -35,15 +36,15 @@ func sortRecords(records []CheckpointRecord) ([]sortedRecord, error) {
 		return bytes.Compare(records[a.index].Key[common:], records[b.index].Key[common:])
 	})
 	if len(records[sorted[0].index].Key) == 0 {
-		return nil, fmt.Errorf("a record has an empty key")
+		return nil, 0, fmt.Errorf("a record has an empty key")
 	}
 	for i := 1; i < len(sorted); i++ {
 		a, b := sorted[i-1], sorted[i]
 		if a.head == b.head && bytes.Equal(records[a.index].Key, records[b.index].Key) {
-			return nil, fmt.Errorf("key %q is given twice", records[a.index].Key)
+			return nil, 0, fmt.Errorf("key %q is given twice", records[a.index].Key)
 		}
 	}
-	return sorted, nil
+	return sorted, kinds, nil
 }
 
 func commonPrefix(records []CheckpointRecord) []byte {

@@ -50,7 +50,7 @@ func (db *DB) newSSTWriter() *sstWriter {
 // part writes one shard in the order of its classes. Parts come in the order
 // of their shards. stale are the shard's hints known to be outdated, sorted.
 func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
-	sorted, err := sortRecords(p.Records)
+	sorted, kinds, err := sortRecords(p.Records)
 	if err != nil {
 		return fmt.Errorf("shard %d: %w", p.Shard, err)
 	}
@@ -71,6 +71,9 @@ func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
 	}
 	var hints []hint
 	for _, kind := range recordKinds {
+		if kinds&kind.has == 0 {
+			continue // a walk over all records costs a cache miss each
+		}
 		if hints, err = s.records(p, sorted, kind, hints); err != nil {
 			return fmt.Errorf("shard %d: %w", p.Shard, err)
 		}
