@@ -138,8 +138,7 @@ func serverCommands() []*command {
 			name: "cluster", arity: -2, flags: 0, group: "cluster", since: "3.0.0",
 			summary: "Redis Cluster, which is off",
 			felix:   "Answers that cluster support is disabled.",
-			parse:   parseNever,
-			subs:    clusterCommands(),
+			parse:   parseNever, subs: clusterCommands(),
 		},
 	}
 }

@@ -26,7 +26,10 @@ import (
 // go out through Output.
 type Log interface {
 	raft.Storage
+	// SetConfState sets the membership that InitialState answers with.
 	SetConfState(*raftpb.ConfState)
+	// Compact drops the entries up to index; the error is raft.ErrUnavailable
+	// where the log does not reach it.
 	Compact(index uint64) error
 }
 
