@@ -4,8 +4,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +49,38 @@ func TestDifferential(t *testing.T) {
 		}
 		return c
 	})
+}
+
+// TestLargeRequests sends one request of many large values, and one that is
+// larger than any may be: the first is done, the second refused in words.
+func TestLargeRequests(t *testing.T) {
+	c, err := net.Dial("tcp", start(t).RESPAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	value := strings.Repeat("v", 1<<20)
+	mset := func(keys int) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "*%d\r\n$4\r\nMSET\r\n", 1+2*keys)
+		for i := range keys {
+			fmt.Fprintf(&b, "$3\r\nk%02d\r\n$%d\r\n%s\r\n", i, len(value), value)
+		}
+		return b.String()
+	}
+	for _, step := range []struct {
+		keys int
+		want string
+	}{{10, "+OK\r\n"}, {40, "-ERR Protocol error"}} {
+		go func() {
+			// The refusal may come, and the connection close, before all is sent.
+			_, _ = c.Write([]byte(mset(step.keys)))
+		}()
+		got := make([]byte, len(step.want))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != step.want {
+			t.Fatalf("MSET of %d MiB: %q, %v, want %q", step.keys, got, err, step.want)
+		}
+	}
 }
 
 // TestClients uses Redis client libraries with their default settings.

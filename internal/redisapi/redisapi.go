@@ -19,6 +19,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/resp"
 )
 
 // RedisVersion is the version whose behaviour clients find here, and which they
@@ -40,6 +41,11 @@ type Options struct {
 	// felix.MaxConnections.
 	MaxConnections int
 }
+
+// MaxRequestBytes is what the connection loop must let a request grow to, so
+// that one that is too long is refused here, in Redis's words: the parser's
+// bound, and the line that breaks it.
+const MaxRequestBytes = resp.MaxRequestBytes + resp.MaxLineBytes
 
 // Handler makes sessions. It is safe for concurrent use.
 type Handler struct {
