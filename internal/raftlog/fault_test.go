@@ -154,6 +154,9 @@ func TestFailedLogRefuses(t *testing.T) {
 			s := mustShard(t, l, 1)
 			err := commitForever(l, &acked, &armed)
 			<-rec.once
+			if acked.Load() != 10 {
+				t.Errorf("%d commits were acknowledged, the disk failed after 10", acked.Load())
+			}
 			if last, _ := s.LastIndex(); last != acked.Load() {
 				t.Errorf("entry %d is visible, but %d were acknowledged", last, acked.Load())
 			}

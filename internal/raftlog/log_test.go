@@ -220,6 +220,25 @@ func TestResetBackwards(t *testing.T) {
 	mustClose(t, l)
 }
 
+// TestAppendBelowCompaction: entries that a compaction, not yet written, has
+// dropped are no news, and must not remove what follows them.
+func TestAppendBelowCompaction(t *testing.T) {
+	o := smallOptions(t, vfs.NewMem())
+	l := mustOpen(t, o)
+	s := mustShard(t, l, 1)
+	mustCommit(t, l, Append{Shard: s, Entries: entries(1, 20, 1), Sync: true})
+	if err := s.Compact(15); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, l, Append{Shard: s, Entries: entries(10, 3, 1), Sync: true})
+	mustClose(t, l)
+	l = mustOpen(t, o)
+	defer mustClose(t, l)
+	if im := imageOf(t, mustShard(t, l, 1)); !im.equal(image{start: position{15, 1}, entries: entries(16, 5, 1)}) {
+		t.Errorf("%v", im)
+	}
+}
+
 func TestCommitRefusesBrokenAppends(t *testing.T) {
 	for name, es := range map[string][]*raftpb.Entry{
 		"gap":          entries(5, 1, 1),

@@ -87,22 +87,24 @@ func (l *Log) abandon() {
 // full disk), Pebble tries again for ever: then it is left behind, stuck in
 // backgroundError, and keeps the directory locked until the process ends.
 func (l *Log) openPebble(o *pebble.Options) error {
-	done := make(chan error, 1)
+	type result struct {
+		db  *pebble.DB
+		err error
+	}
+	done := make(chan result, 1)
 	go func() {
 		defer func() {
 			if r := recover(); r != nil {
-				done <- fmt.Errorf("%w: %v", ErrCorrupt, r)
+				done <- result{err: fmt.Errorf("%w: %v", ErrCorrupt, r)}
 			}
 		}()
 		db, err := pebble.Open(l.dir, o)
-		if err == nil {
-			l.db = db
-		}
-		done <- err
+		done <- result{db, err}
 	}()
 	select {
-	case err := <-done:
-		return err
+	case r := <-done:
+		l.db = r.db
+		return r.err
 	case <-l.openStuck:
 		return l.failed()
 	}
