@@ -54,12 +54,15 @@ func TestPrefillLeftovers(t *testing.T) {
 	put(t, mem, "prefill-9.tmp", whole)         // perhaps not whole
 	put(t, mem, "prefill-x.zero", whole)
 	put(t, mem, "other", whole)
-	p, err := newPrefillFS(mem, testDir, 5000, 1, o.Logger)
-	if err != nil {
+	if err := (&prefillFS{FS: mem, dir: testDir, size: 5000, want: 9, logger: o.Logger}).adopt(); err != nil {
 		t.Fatal(err)
 	}
 	if got := prefilled(t, mem); !slices.Equal(got, []string{"prefill-7.zero"}) {
 		t.Errorf("left are %v", got)
+	}
+	p, err := newPrefillFS(mem, testDir, 5000, 1, o.Logger)
+	if err != nil {
+		t.Fatal(err)
 	}
 	if _, err := mem.Stat(mem.PathJoin(testDir, "other")); err != nil {
 		t.Error(err)
