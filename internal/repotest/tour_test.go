@@ -90,7 +90,6 @@ type tour struct {
 	dir        string
 	resp, http string // host:port of the broker
 	broker     *exec.Cmd
-	log        *bufio.Reader
 }
 
 // local is the one place where a command of the README becomes one that can run

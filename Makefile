@@ -1,0 +1,36 @@
+# make test is the one command that tests everything. It needs redis-server,
+# redis-tools, python3-redis and node; .ci/run installs them on Debian.
+
+GO ?= go
+FUZZTIME ?= 10s
+# Two packages at a time: many start servers, and all are fit for two cores.
+TESTFLAGS ?= -race -p 2 -timeout 20m
+
+.PHONY: all build run test check generate fuzz bench
+
+all: build
+
+build: ## bin/felix and bin/felixctl
+	$(GO) build -o bin/ ./cmd/...
+
+run: ## a broker to play with, its data in ./.felix
+	$(GO) run ./cmd/felix dev
+
+test: check ## everything but fuzzing
+	$(GO) test $(TESTFLAGS) ./...
+
+check: ## formatting, vet, staticcheck, generated code
+	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "gofmt these: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	tools/generated.sh
+
+generate: ## the code of api/felix/v1/felix.proto
+	api/generate.sh
+
+fuzz: ## every fuzz target for FUZZTIME
+	tools/fuzz.sh $(FUZZTIME)
+
+bench: ## the measurements of docs/performance.md
+	$(GO) run ./bench
