@@ -45,10 +45,7 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 		return nil, fmt.Errorf("data directory %s: it cannot be made: %w", dir, err)
 	}
 	if d.lock, err = fs.Lock(d.path("LOCK")); err != nil {
-		if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EROFS) {
-			return nil, fmt.Errorf("data directory %s: it is not writable: %w", dir, err)
-		}
-		return nil, fmt.Errorf("data directory %s: it is in use by another process (or cannot be locked): %w", dir, err)
+		return nil, fmt.Errorf("data directory %s: %s: %w", dir, lockProblem(err), err)
 	}
 	defer func() {
 		if err != nil {
@@ -82,6 +79,18 @@ func (d *dataDir) complete() error {
 		return fmt.Errorf("data directory %s: the log is missing beside the state: the directory is damaged, restore it", d.dir)
 	}
 	return nil
+}
+
+// lockProblem tells a lock that somebody holds from a file that cannot be made.
+func lockProblem(err error) string {
+	var path *os.PathError
+	switch {
+	case !errors.As(err, &path):
+		return "it is in use by another process"
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+		return "it is not writable"
+	}
+	return "it cannot be used"
 }
 
 // create writes the identity of a new directory. Anything else in it means

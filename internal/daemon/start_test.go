@@ -127,7 +127,7 @@ func TestDataDirInUse(t *testing.T) {
 func TestDataDirThatCannotBe(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "file"), "x")
 	for name, v := range map[string]struct{ dir, want string }{
-		"is a file":       {file, "it cannot be made"},
+		"is a file":       {file, "it cannot be used"},
 		"is below a file": {filepath.Join(file, "data"), "it cannot be made"},
 		"is in /proc":     {"/proc/felix", "it cannot be made"},
 	} {
