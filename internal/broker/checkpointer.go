@@ -37,6 +37,7 @@ type captureJob struct {
 	written  bool
 	finished chan struct{}
 	whole    bool
+	aborted  bool        // the shard was cleared before captured was closed
 	dropped  atomic.Bool // the shard was closed meanwhile
 }
 
@@ -142,7 +143,7 @@ func (c *checkpointer) write(jobs []*captureJob) (written []*captureJob, err err
 	defer c.writing.Unlock()
 	parts := make([]store.Checkpoint, 0, len(jobs))
 	for _, job := range jobs {
-		if job.dropped.Load() || job.capture.Aborted() {
+		if job.dropped.Load() || job.aborted {
 			continue
 		}
 		part := job.capture.Checkpoint
@@ -165,7 +166,9 @@ func (w *worker) checkpointStep(r *replica) {
 	switch {
 	case !job.whole:
 		if job.whole = table.CaptureSlice(job.capture, captureSlice); job.whole {
-			if job.capture.Aborted() {
+			// From here on a clear aborts nothing: what was captured was the
+			// state, and the next checkpoint clears it.
+			if job.aborted = job.capture.Aborted(); job.aborted {
 				r.capture = nil
 			}
 			close(job.captured)
