@@ -285,24 +285,36 @@ func (w *world) lookInto(b *Broker, cut *powerCut, c *cacheHistory, shown found)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	records := 0
+	var ops []felix.Op
 	for _, h := range c.keys {
-		got := w.get(cut, cache, h.view, h.key)
-		shown[h] = got
-		w.allowed(cut, c, h, got)
+		ops = append(ops, felix.Op{Kind: felix.Get, View: h.view, Key: h.key})
+	}
+	for _, t := range c.tallies {
+		ops = append(ops, felix.Op{Kind: felix.Get, Key: t.key})
+	}
+	replies, err := felix.Do(ctx, cache, ops...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	records := 0
+	for i, r := range replies {
+		if r.Err != nil {
+			w.t.Fatalf("power cut %s: Get of %q: %v", cut.where, ops[i].Key, r.Err)
+		}
+		got := stateOf(r)
 		if got.kind != felix.NoRecord {
 			records++
 		}
-	}
-	for _, t := range c.tallies {
-		got := w.get(cut, cache, felix.ViewCounter, t.key)
+		if i < len(c.keys) {
+			shown[c.keys[i]] = got
+			w.allowed(cut, c, c.keys[i], got)
+			continue
+		}
+		t := c.tallies[i-len(c.keys)]
 		shown[t] = got
 		if got.n < cut.lowest[t] || got.n > cut.higher[t] {
 			w.t.Errorf("power cut %s: the sum of %q is %d; %d were acknowledged, %d unanswered", cut.where, t.key,
 				got.n, cut.lowest[t], cut.higher[t]-cut.lowest[t])
-		}
-		if got.kind != felix.NoRecord {
-			records++
 		}
 	}
 	page, err := cache.Scan(ctx, felix.ScanRequest{View: felix.ViewRedis, Limit: felix.MaxScanPage})
@@ -322,15 +334,6 @@ func (w *world) lookInto(b *Broker, cut *powerCut, c *cacheHistory, shown found)
 	if len(page.Items) != records || !expiring && int(count.Keys) != records || !expiring && int(count.Counters+count.Values) != records {
 		w.t.Errorf("power cut %s: %s has %d records by Get, %d by Scan, %+v by Count", cut.where, c.scope, records, len(page.Items), count)
 	}
-}
-
-func (w *world) get(cut *powerCut, cache felix.Cache, view felix.View, key []byte) state {
-	w.t.Helper()
-	r, err := felix.Do(context.Background(), cache, felix.Op{Kind: felix.Get, View: view, Key: key})
-	if err != nil || r[0].Err != nil {
-		w.t.Fatalf("power cut %s: Get of %q: %v, %v", cut.where, key, err, r)
-	}
-	return stateOf(r[0])
 }
 
 // allowed checks that what a key holds is one of the states from lo to hi. A
