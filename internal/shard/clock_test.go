@@ -42,7 +42,7 @@ func TestClockNeverGoesBack(t *testing.T) {
 	}
 }
 
-// Broken: `/2` in read (clock.go), as a whole or by nothing.
+// Broken: `/2` in read (clock.go), as a whole or by nothing; `if t > c.last`.
 func TestClockRunsAtHalfSpeedUntilTheWallHasCaughtUp(t *testing.T) {
 	var c clock
 	now := Now{WallMillis: wallStart}
@@ -63,6 +63,14 @@ func TestClockRunsAtHalfSpeedUntilTheWallHasCaughtUp(t *testing.T) {
 	now.WallMillis -= 50_000
 	if got := c.read(now); got <= wallStart+40_000 {
 		t.Errorf("time stands still at %d", got-wallStart)
+	}
+	last = c.read(now)
+	for range 1000 { // asked often, it must not lose what is less than a unit
+		now.Mono += time.Millisecond
+		c.read(now)
+	}
+	if got := c.read(now); got != last+500 {
+		t.Errorf("in a second of often asking, %d ms went by", got-last)
 	}
 }
 

@@ -31,6 +31,7 @@ type storm struct {
 	// versions are those of acknowledged adds: key, version, sum.
 	versions map[string]map[uint64]int64
 	told     int64 // the newest shard time that a client was told
+	terms    map[uint64]span
 	states   map[uint64]string
 	stats    map[string]int
 }
@@ -42,6 +43,9 @@ type pending struct {
 	began  int64
 	told   int64
 }
+
+// span are the times that the owner of a term told.
+type span struct{ first, last int64 }
 
 type input struct {
 	key  string
@@ -69,7 +73,7 @@ var sums = porcupine.Model{
 func newStorm(t *testing.T, n int, consistency felix.Consistency, seed uint64) *storm {
 	s := &storm{cluster: newCluster(t, n, consistency, seed), rng: rand.New(rand.NewPCG(seed, 7)), used: map[string]int{},
 		must: map[string]int64{}, may: map[string]int64{}, versions: map[string]map[uint64]int64{},
-		states: map[uint64]string{}, stats: map[string]int{}}
+		terms: map[uint64]span{}, states: map[uint64]string{}, stats: map[string]int{}}
 	for _, r := range s.nodes {
 		r.budget.MaxBytes = []int64{0, 1000, 1 << 30}[s.rng.IntN(3)]
 		r.skew = s.rng.Int64N(4000) - 2000
@@ -85,10 +89,13 @@ func newStorm(t *testing.T, n int, consistency felix.Consistency, seed uint64) *
 
 // request sends what a client wants next to some replica.
 func (s *storm) request(client int) {
-	r := s.nodes[s.rng.IntN(len(s.nodes))]
-	for _, owner := range s.nodes {
+	first := s.rng.IntN(len(s.nodes))
+	r := s.nodes[first]
+	for i := range s.nodes { // one that takes itself for the owner; there may be two
+		owner := s.nodes[(first+i)%len(s.nodes)]
 		if owner.Shard != nil && owner.Owns() && s.rng.IntN(8) > 0 {
 			r = owner
+			break
 		}
 	}
 	if r.Shard == nil {
@@ -162,10 +169,7 @@ func (s *storm) answered(p *pending, i int) {
 
 func (s *storm) acknowledged(p *pending, in input, reply felix.Reply) {
 	if reply.NowMillis != 0 {
-		if reply.NowMillis < p.told {
-			s.t.Fatalf("time went back from %d to %d", p.told-wallStart, reply.NowMillis-wallStart)
-		}
-		s.told = max(s.told, reply.NowMillis)
+		s.timeTold(p, reply.NowMillis, reply.Version>>40)
 	}
 	if in.bit == 0 {
 		return
@@ -180,6 +184,27 @@ func (s *storm) acknowledged(p *pending, in input, reply felix.Reply) {
 		s.t.Fatalf("version %d of %s is of the sums %#x and %#x", reply.Version, in.key, sum, reply.Int)
 	}
 	seen[reply.Version] = reply.Int
+}
+
+// timeTold checks that time never goes back. An owner of a leader cache that
+// does not know yet of its successor may tell a time that is over, but none that
+// its successor has told or will tell.
+func (s *storm) timeTold(p *pending, now int64, term uint64) {
+	if s.cfg.Consistency == felix.Quorum && now < p.told {
+		s.t.Fatalf("time went back from %d to %d", p.told-wallStart, now-wallStart)
+	}
+	s.told = max(s.told, now)
+	this, ok := s.terms[term]
+	if !ok {
+		this = span{now, now}
+	}
+	this.first, this.last = min(this.first, now), max(this.last, now)
+	s.terms[term] = this
+	for other, span := range s.terms {
+		if other < term && span.last > this.first || other > term && span.first < this.last {
+			s.t.Fatalf("the owner of term %d tells %+v, that of %d %+v", term, this, other, span)
+		}
+	}
 }
 
 // checkpointed compares a replica's state with those of others at the index.
@@ -263,7 +288,17 @@ func (s *storm) fail(r *replica, up bool) {
 		clear(s.cut)
 	case n == 11:
 		r.skew += s.rng.Int64N(3000) - 1500
-	case n == 12 && up && r.leader:
+	case n == 12 && up && !r.leader && r.term > 1: // as of a transfer that took long
+		for _, old := range s.nodes {
+			if old.Shard != nil && old.leader {
+				s.cut[old.id] = true // it does not hear of it
+			}
+		}
+		from := 1 + r.id%uint64(len(s.nodes))
+		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(from), To: new(r.id), Term: new(r.term)}))
+		r.advance()
+		s.stats["coup"]++
+	case n == 13 && up && r.leader:
 		to := 1 + s.rng.Uint64N(uint64(len(s.nodes)))
 		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTransferLeader.Enum(), From: new(to), To: new(r.id)}))
 		r.advance()

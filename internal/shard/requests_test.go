@@ -213,6 +213,26 @@ func TestLoadsOfARequestEvaluatedInPartWhenLeadershipIsLost(t *testing.T) {
 	c.sameState()
 }
 
+// Broken: takeStarted in refused (evaluate.go).
+func TestLoadsOfARequestWhoseFirstPartIsRefused(t *testing.T) {
+	c, a := cold(t, 3, "a", "b")
+	a.stuck = false
+	a.ops(get("new")) // it is in memory from now on
+	c.run()
+	a.stuck = true
+	c.stall(a, 2)
+	k := a.ops(add("new", 1), add("a", 1))
+	k.want("evaluated for a refused entry", 0, 0, felix.Unavailable)
+	k.want("not evaluated", 1, 0, felix.Unavailable)
+	a.stuck = false
+	c.net = nil
+	c.tick(testElectionTicks + 1)
+	again := a.ops(add("new", 1), add("a", 1))
+	c.run()
+	again.want("once Raft takes it", 0, 1, 0)
+	again.want("once Raft takes it", 1, 2, 0)
+}
+
 // Broken: the barrier in evaluate for what is in flight; `proposals[n-1].clear`
 // there (evaluate.go).
 func TestClearIsABarrier(t *testing.T) {

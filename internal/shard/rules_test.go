@@ -165,12 +165,13 @@ func TestRule2ARequestRefusedInPartIsUnknown(t *testing.T) {
 	}
 	c.run()
 	for i := range 5 {
-		code := felix.Unavailable // never evaluated
-		if i < q.next {
-			code = felix.OutcomeUnknown // the request has writes in an entry that was taken
+		code := felix.OutcomeUnknown // the request has writes in an entry that was taken
+		if i >= first && k.reply(i).Err.Code == felix.Unavailable {
+			code = felix.Unavailable // never evaluated
 		}
 		k.want("split add", i, 0, code)
 	}
+	k.want("the last one, which no entry had room for", 4, 0, felix.Unavailable)
 	c.net = nil
 	c.tick(testElectionTicks + 1)
 	for i, key := range []string{"a", "b", "c", "d", "e"} {
@@ -263,6 +264,30 @@ func TestRule3LostLeadership(t *testing.T) {
 	c.sameState()
 }
 
+// Broken: `if r.next > 0` in loseLeadership (ready.go).
+func TestRule3LostLeadershipInTheMiddleOfARequest(t *testing.T) {
+	c, a := led(t, 3, felix.Quorum)
+	a.cfg.MaxEntryBytes, a.cfg.MaxInflightBytes = 60, 1
+	c.cut[a.id] = true
+	k := a.ops(add("a", 1), add("b", 1), add("c", 1), add("d", 1))
+	c.run()
+	first := k.next
+	if first == 0 || first == 4 || len(a.queue) != 1 {
+		t.Fatalf("%d of 4 operations are in the first entry", first)
+	}
+	c.elect(c.nodes[1])
+	c.cut[a.id] = false
+	c.tick(1)
+	for i := range 4 {
+		code := felix.Unavailable
+		if i < first {
+			code = felix.OutcomeUnknown
+		}
+		k.want("split add", i, 0, code)
+	}
+	c.sameState()
+}
+
 // Broken: the call of loseLeadership in handleRole (ready.go), or the commit
 // index and release before it.
 func TestRule3ACommitOfAnothersEntryAtTheSameIndex(t *testing.T) {
@@ -297,8 +322,7 @@ func TestRule3ACommitOfAnothersEntryAtTheSameIndex(t *testing.T) {
 	c.sameState()
 }
 
-// Broken: `s.fenceSeq + 1` in needFence (evaluate.go) by the round under way;
-// handleReadStates without `seq == s.fenceSeq` (ready.go).
+// Broken: `s.fenceSeq + 1` in needFence (evaluate.go) by the round under way.
 func TestRule4AnAcknowledgementOnItsWayProvesNothing(t *testing.T) {
 	c, a := led(t, 3, felix.Quorum)
 	first := a.ops(get("k"))
@@ -331,6 +355,24 @@ func TestRule4AnAcknowledgementOnItsWayProvesNothing(t *testing.T) {
 	if !second.done {
 		t.Error("the second round releases nothing")
 	}
+}
+
+// Broken: fencePending kept in loseLeadership (ready.go).
+func TestRule4ARoundThatWasLostWithTheLeadershipHoldsUpNoOther(t *testing.T) {
+	c, a := led(t, 3, felix.Quorum)
+	c.block = types(raftpb.MsgHeartbeatResp)
+	lost := a.ops(get("k"))
+	c.run()
+	c.block = nil
+	c.cut[a.id] = true
+	c.elect(c.nodes[1])
+	c.cut[a.id] = false
+	c.tick(1)
+	lost.want("get of the lost owner", 0, 0, felix.Unavailable)
+	c.elect(a)
+	k := a.ops(get("k"))
+	c.run()
+	k.want("get at the owner again", 0, 0, 0)
 }
 
 // Broken: needFence (evaluate.go) as for a sole voter.
@@ -510,7 +552,7 @@ func (c *cluster) sameState() {
 	}
 }
 
-// Broken: tailIsFresh always true (request.go); `early` without Ops.
+// Broken: tailIsFresh always true (request.go).
 func TestLeaderCacheStopsWithAnOldTail(t *testing.T) {
 	c, a := led(t, 3, felix.Leader)
 	for _, r := range c.nodes {
@@ -545,5 +587,26 @@ func TestLeaderCacheStopsWithAnOldTail(t *testing.T) {
 	c.cut[a.id] = false
 	c.tick(2)
 	k.want("lost leadership", 0, 0, felix.OutcomeUnknown)
+	c.sameState()
+}
+
+// Broken: `early` in release without `r.Kind == Ops` (request.go).
+func TestLeaderCacheIsClearedWhenAMajorityHasIt(t *testing.T) {
+	c, a := led(t, 3, felix.Leader)
+	a.ops(add("k", 1)).want("at once", 0, 1, 0)
+	c.run()
+	for _, r := range c.nodes {
+		r.hold = true
+	}
+	k := a.submit(&Request{Kind: Clear})
+	c.run()
+	k.waits("a clear is on no disk")
+	for _, r := range c.nodes {
+		r.hold = false
+	}
+	c.run()
+	if !k.done || k.Err != nil {
+		t.Errorf("clear: done %v, %v", k.done, k.Err)
+	}
 	c.sameState()
 }
