@@ -49,6 +49,9 @@ func (l *Log) open() error {
 		return lockError(err)
 	}
 	l.lock = lock
+	if err := checkWALs(base, l.dir); err != nil {
+		return openError(err)
+	}
 	pebbleFS := base
 	if l.opts.WALPrefillFiles > 0 {
 		l.prefill, err = newPrefillFS(base, l.dir, l.opts.WALPrefillBytes, l.opts.WALPrefillFiles, l.opts.Logger)

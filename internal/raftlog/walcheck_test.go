@@ -1,0 +1,111 @@
+package raftlog
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// One byte that changed anywhere in a WAL is noticed, or costs nothing that was
+// synced, except in the last thing written: that cannot be told from a torn
+// write.
+func TestDamageInTheLastBlock(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	o := smallOptions(t, mem)
+	mustClose(t, mustOpen(t, o)) // later WALs are in the newest format
+	l := mustOpen(t, o)
+	s := mustShard(t, l, 1)
+	const commits = 8
+	for i := range uint64(commits) {
+		mustCommit(t, l, Append{Shard: s, Entries: entries(i+1, 1, 1), HardState: hard(1, 1, i), Sync: true})
+	}
+	crashed := mem.CrashClone(vfs.CrashCloneCfg{})
+	mustClose(t, l)
+
+	name, size := newestWAL(t, crashed)
+	refused, last := 0, 0
+	for at := range size {
+		fs := crashed.CrashClone(vfs.CrashCloneCfg{})
+		invert(t, fs, name, at)
+		damaged, err := Open(testDir, Options{FS: fs, Fatal: func(error) {}, MemTableBytes: 64 << 10})
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("byte %d: %v", at, err)
+			}
+			refused++
+			continue
+		}
+		switch n, err := mustShard(t, damaged, 1).LastIndex(); {
+		case err != nil:
+			t.Fatal(err)
+		case n < commits-1:
+			t.Errorf("byte %d: the log ends with entry %d of %d, and nobody was told", at, n, commits)
+		case n == commits-1:
+			last++
+		}
+		mustClose(t, damaged)
+	}
+	if refused < size/2 || last == 0 || last > size/4 {
+		t.Errorf("of %d bytes, %d were noticed and %d passed for a torn write", size, refused, last)
+	}
+}
+
+// newestWAL is the WAL written last, and how long it is without the zeros at its
+// end.
+func newestWAL(t *testing.T, fs vfs.FS) (name string, size int) {
+	t.Helper()
+	names, err := fs.List(testDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if len(n) == len("000000.log") && n[6:] == ".log" && n > name {
+			name = n
+		}
+	}
+	b := readAll(t, fs, name)
+	for size = len(b); size > 0 && b[size-1] == 0; size-- {
+	}
+	if size < 200 {
+		t.Fatalf("%s has %d bytes", name, size)
+	}
+	return name, size
+}
+
+func readAll(t *testing.T, fs vfs.FS, name string) []byte {
+	t.Helper()
+	f, err := fs.Open(fs.PathJoin(testDir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, info.Size())
+	if _, err := f.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// invert changes one byte of a file, durably.
+func invert(t *testing.T, fs vfs.FS, name string, at int) {
+	t.Helper()
+	b := readAll(t, fs, name)
+	b[at] ^= 0xff
+	f, err := fs.Create(fs.PathJoin(testDir, name), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
