@@ -114,7 +114,7 @@ type Broker struct {
 	background sync.WaitGroup // checkpointer, sweeper
 	readers    sync.WaitGroup // of the state store, started by workers
 	checkpoint *checkpointer
-	failed     atomic.Bool
+	failed     sync.Once // told Options.Fatal
 }
 
 // replica is a shard as the broker knows it.
@@ -142,11 +142,10 @@ func Open(o Options) (_ *Broker, err error) {
 	b := &Broker{opts: o, start: time.Now(), caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
 	fatal := o.Fatal
-	b.opts.Fatal = func(err error) {
-		if b.failed.CompareAndSwap(false, true) {
-			fatal(err)
-		}
-	}
+	// Who comes second waits, for ever if Fatal ends the process: in between,
+	// nobody goes on with a disk that has failed.
+	b.opts.Fatal = func(err error) { b.failed.Do(func() { fatal(err) }) }
+	o.FS = &dirSyncFS{FS: o.FS, failed: func(err error) { b.opts.Fatal(fmt.Errorf("data directory %s: %w", o.Dir, err)) }}
 	if b.dir, err = openDataDir(o.FS, o.Dir); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -97,6 +98,7 @@ type world struct {
 	// loose lets clients end quietly when an operation fails: the disk was
 	// made to.
 	loose bool
+	stop  atomic.Bool // clients end before their next operation
 }
 
 const worldStart = 1_800_000_000_000
@@ -156,12 +158,37 @@ func (w *world) fail(format string, args ...any) {
 	}
 }
 
+// answered waits for f, in a loose world not for ever: a broker that has called
+// Fatal, which does not return, may never answer.
+func (w *world) answered(f func() error) error {
+	if w.stop.Load() {
+		return errors.New("stopped")
+	}
+	if !w.loose {
+		return f()
+	}
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Second):
+		return errors.New("no answer")
+	}
+}
+
 // create makes a cache and waits for it.
 func (w *world) create(b *Broker, c *cacheHistory) bool {
 	c.exists.begin(state{kind: felix.CounterRecord, n: int64(c.settings.Replication)})
-	_, created, _, err := b.CreateCache(context.Background(), c.scope, c.settings)
-	if err != nil || !created {
-		w.fail("creating %s: %v, %v", c.scope, created, err)
+	err := w.answered(func() error {
+		_, created, _, err := b.CreateCache(context.Background(), c.scope, c.settings)
+		if err == nil && !created {
+			err = errors.New("it was there before")
+		}
+		return err
+	})
+	if err != nil {
+		w.fail("creating %s: %v", c.scope, err)
 		return false
 	}
 	c.exists.ack(0, true)
@@ -239,7 +266,11 @@ func (w *world) batch(b *Broker, rng *rand.Rand, c *cacheHistory, keys []*histor
 		t.begun.Add(delta)
 		ops = append(ops, felix.Op{Kind: felix.Add, Key: t.key, Int: delta})
 	}
-	replies, err := felix.Do(context.Background(), cache, ops...)
+	var replies []felix.Reply
+	err = w.answered(func() (err error) {
+		replies, err = felix.Do(context.Background(), cache, ops...)
+		return err
+	})
 	if err != nil {
 		w.fail("%s: %v", c.scope, err)
 		return false
@@ -356,7 +387,7 @@ func (w *world) clearer(b *Broker, rng *rand.Rand, rounds int) {
 		}
 		cache, err := b.Cache(context.Background(), c.scope)
 		if err == nil {
-			err = cache.Clear(context.Background())
+			err = w.answered(func() error { return cache.Clear(context.Background()) })
 		}
 		if err != nil {
 			w.fail("clearing: %v", err)
@@ -383,7 +414,10 @@ func (w *world) maker(b *Broker, rng *rand.Rand, rounds int) {
 		}
 		replication := int64(1 + rng.IntN(3))
 		c.exists.begin(state{kind: felix.CounterRecord, n: replication})
-		if _, _, err := b.SetReplication(context.Background(), c.scope, int(replication)); err != nil {
+		if err := w.answered(func() error {
+			_, _, err := b.SetReplication(context.Background(), c.scope, int(replication))
+			return err
+		}); err != nil {
 			w.fail("changing a cache: %v", err)
 			return
 		}
@@ -391,7 +425,7 @@ func (w *world) maker(b *Broker, rng *rand.Rand, rounds int) {
 		for _, h := range append(c.keys, c.exists) {
 			h.begin(state{})
 		}
-		if err := b.DeleteCache(context.Background(), c.scope); err != nil {
+		if err := w.answered(func() error { return b.DeleteCache(context.Background(), c.scope) }); err != nil {
 			w.fail("deleting a cache: %v", err)
 			return
 		}

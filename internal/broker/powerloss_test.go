@@ -175,7 +175,7 @@ func TestPowerLoss(t *testing.T) {
 	}
 	second := 0
 	for i, cut := range cuts {
-		again := w.survive(cut, seed+uint64(i), i%4 == 0)
+		again := w.survive(cut, seed+uint64(i), i%5 == 0)
 		second += len(again)
 		for j, cut := range again {
 			w.survive(cut, seed+uint64(i+j), false)
@@ -197,7 +197,7 @@ func (w *world) survive(cut *powerCut, seed uint64, again bool) []*powerCut {
 	wall.Store(cut.wall)
 	o.Wall = wall.Load
 	o.FS = cut.fs
-	c := newCrasher(w, cut.fs, seed, 0.1)
+	c := newCrasher(w, cut.fs, seed, crashPoints(w.t)/20)
 	if again {
 		o.FS = c.fs
 	}
