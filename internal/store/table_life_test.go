@@ -159,6 +159,16 @@ func (l *life) audit() (b books) {
 		l.t.Fatalf("slabs: %+v; values %d-%d, long keys %d-%d, flights %d-%d", b, len(t.values), len(t.freeValues),
 			len(t.longKeys), len(t.freeLong), len(t.flights), len(t.freeFlight))
 	}
+	for _, slot := range t.freeValues {
+		if t.values[slot].data != nil {
+			l.t.Fatalf("a free slot keeps a value of %d bytes", len(t.values[slot].data))
+		}
+	}
+	for _, slot := range t.freeLong {
+		if t.longKeys[slot] != nil {
+			l.t.Fatalf("a free slot keeps a key of %d bytes", len(t.longKeys[slot]))
+		}
+	}
 	return b
 }
 

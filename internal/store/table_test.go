@@ -310,3 +310,53 @@ func TestLoadDoesNotHideWhatCameMeanwhile(t *testing.T) {
 		t.Errorf("what is known to be gone has to be loaded: %d", presence)
 	}
 }
+
+// TestChunksAreGivenBackAndMadeAnew fills and empties a table many times.
+func TestChunksAreGivenBackAndMadeAnew(t *testing.T) {
+	d := newDisk()
+	budget := &Budget{MaxBytes: 1 << 30}
+	table := NewTable(appliedAt(1), budget)
+	for round, n := range []int{5 * chunkSize, 1500, chunkSize - 1, 2 * chunkSize, 3, 10 * chunkSize} {
+		put, del := new(payload), new(payload)
+		for i := range n {
+			put.put(fmt.Sprintf("%d/%05d", round, i), int64(i))
+			del.del(fmt.Sprintf("%d/%05d", round, i))
+		}
+		put.apply(t, table)
+		for i := range n {
+			ref, _ := table.Find(fmt.Appendf(nil, "%d/%05d", round, i))
+			var c record.Cell
+			if table.Newest(ref, &c); c.Sum != int64(i) || c.Has != record.HasCounter {
+				t.Fatalf("round %d: key %d is %+v", round, i, c)
+			}
+		}
+		finish(t, table, save(t, table, &d))
+		del.apply(t, table)
+		finish(t, table, save(t, table, &d))
+		kept := 0
+		for _, c := range table.chunks {
+			if c != nil {
+				kept++
+			}
+		}
+		if kept > 3 || table.Bytes() != 0 || budget.UsedBytes() != 0 { // the first, the one in use, the one after it
+			t.Errorf("round %d: emptied, the table keeps %d chunks of %d, and %d bytes", round, kept, len(table.chunks), table.Bytes())
+		}
+		if len(table.chunks) > 12 {
+			t.Errorf("round %d: %d chunks were made", round, len(table.chunks))
+		}
+	}
+}
+
+// TestOverlayIsTheCallersOwn: a scan goes on while the table changes.
+func TestOverlayIsTheCallersOwn(t *testing.T) {
+	table := NewTable(appliedAt(1), &Budget{MaxBytes: 1 << 20})
+	new(payload).put("aaaa", 1).put("bbbb", 2).apply(t, table)
+	items, _, _ := table.Overlay(nil, nil, 10)
+	for i := range table.chunks[0].entries { // as when the slots are used again
+		table.chunks[0].entries[i] = entry{}
+	}
+	if string(items[0].Key) != "aaaa" || string(items[1].Key) != "bbbb" {
+		t.Errorf("the keys became %q and %q", items[0].Key, items[1].Key)
+	}
+}
