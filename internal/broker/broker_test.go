@@ -50,7 +50,12 @@ func openTest(t *testing.T, fs vfs.FS, change func(*Options)) *testBroker {
 }
 
 func TestService(t *testing.T) {
-	servicetest.Run(t, func(t *testing.T) felix.Service { return openTest(t, vfs.NewMem(), nil) })
+	servicetest.Run(t, func(t *testing.T) felix.Service {
+		return openTest(t, vfs.NewMem(), func(o *Options) {
+			o.CheckpointEvery = 100 * time.Millisecond // expired records are found once they are in the state store
+			o.SweepEvery = 100 * time.Millisecond
+		})
+	})
 }
 
 // TestServiceUnderPressure runs the suite with hardly any memory for records,
