@@ -48,7 +48,9 @@ func (l *Log) commit(appends []Append) error {
 	if err := l.failed(); err != nil {
 		return err
 	}
-	l.batch.Reset()
+	if err := l.beginBatch(); err != nil {
+		return err
+	}
 	sync := false
 	for i := range appends {
 		if err := l.stage(&appends[i]); err != nil {
@@ -56,7 +58,7 @@ func (l *Log) commit(appends []Append) error {
 		}
 		sync = sync || appends[i].Sync
 	}
-	if sync || !l.batch.Empty() {
+	if sync || l.batch.Count() > 0 {
 		l.stageDirty()
 		if err := l.apply(sync); err != nil {
 			return err
@@ -168,6 +170,17 @@ func (l *Log) stageDirty() {
 	clear(shards)
 }
 
+// beginBatch empties the batch and gives it its mark, which is not counted as a
+// record of it.
+func (l *Log) beginBatch() error {
+	l.batch.Reset()
+	var b [markBytes]byte
+	if err := l.batch.LogData(appendMark(b[:0], mark{number: l.batches + 1, synced: l.syncedBatches}), nil); err != nil {
+		return l.fail(err)
+	}
+	return nil
+}
+
 // apply writes the batch. Pebble panics where it cannot make a new WAL, and
 // calls Fatalf, then answers nil, where it cannot write or sync one: both have
 // failed the log when apply returns.
@@ -180,16 +193,8 @@ func (l *Log) apply(sync bool) (err error) {
 	options := pebble.NoSync
 	if sync {
 		options = pebble.Sync
-		if l.batch.Empty() {
-			if !l.unsynced {
-				return nil
-			}
-			if err := l.batch.LogData(nil, nil); err != nil {
-				return l.fail(err)
-			}
-		}
 	}
-	if l.batch.Empty() {
+	if l.batch.Count() == 0 && !(sync && l.unsynced) {
 		return nil
 	}
 	size := l.batch.Len()
@@ -199,6 +204,10 @@ func (l *Log) apply(sync bool) (err error) {
 	}
 	if err := l.failed(); err != nil {
 		return err
+	}
+	l.batches++
+	if sync {
+		l.syncedBatches = l.batches
 	}
 	l.unsynced = !sync
 	l.counters.commits.Add(1)

@@ -135,6 +135,9 @@ type Log struct {
 	// unsynced says that something was written since the last sync; guarded by
 	// writeMu.
 	unsynced bool
+	// batches counts those written since Open; those up to syncedBatches are
+	// synced. Guarded by writeMu.
+	batches, syncedBatches uint64
 	// rewritten are the shards whose entries the batch at hand replaces; guarded
 	// by writeMu. A shard may be in it more than once.
 	rewritten []*Shard
@@ -264,7 +267,9 @@ func (l *Log) Drop(ids ...uint64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	l.batch.Reset()
+	if err := l.beginBatch(); err != nil {
+		return err
+	}
 	l.shardsMu.Lock()
 	for _, id := range ids {
 		if s := l.shards[id]; s != nil {
@@ -299,9 +304,10 @@ func (l *Log) Close() error {
 		return nil
 	}
 	if err == nil {
-		l.batch.Reset()
-		l.stageDirty()
-		err = l.apply(false) // closing Pebble syncs
+		if err = l.beginBatch(); err == nil {
+			l.stageDirty()
+			err = l.apply(false) // closing Pebble syncs
+		}
 	}
 	if err == nil {
 		closed := ErrClosed

@@ -175,6 +175,9 @@ func (l *Log) writeFormat(key []byte) error {
 	if len(ids) != 0 {
 		return fmt.Errorf("%w: it has shards but no format record", ErrCorrupt)
 	}
+	if err := l.beginBatch(); err != nil {
+		return err
+	}
 	if err := l.batch.Set(key, []byte{formatVersion}, nil); err != nil {
 		return err
 	}
@@ -222,7 +225,7 @@ func openError(err error) error {
 		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
 	case errors.Is(err, iofs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", ErrNotWritable, err)
-	case pebble.IsCorruptionError(err):
+	case pebble.IsCorruptionError(err), errors.Is(err, iofs.ErrNotExist): // files refer to one that is gone
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return fmt.Errorf("cannot open: %w", err)

@@ -2,9 +2,12 @@ package raftlog
 
 import (
 	"errors"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 // One byte that changed anywhere in a WAL is noticed, or costs nothing that was
@@ -48,6 +51,81 @@ func TestDamageInTheLastBlock(t *testing.T) {
 	}
 	if refused < size/2 || last == 0 || last > size/4 {
 		t.Errorf("of %d bytes, %d were noticed and %d passed for a torn write", size, refused, last)
+	}
+}
+
+// The same in a WAL of many blocks, with batches that end in the middle of one
+// and batches that span several.
+func TestDamageInManyBlocks(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	o := smallOptions(t, mem)
+	o.MemTableBytes = 4 << 20
+	mustClose(t, mustOpen(t, o))
+	l := mustOpen(t, o)
+	s := mustShard(t, l, 1)
+	const commits = 12
+	for i := range uint64(commits) {
+		size := 9000
+		if i%4 == 3 {
+			size = 70_000
+		}
+		mustCommit(t, l, Append{Shard: s, Entries: []*raftpb.Entry{entry(i+1, 1, strings.Repeat("x", size))},
+			HardState: hard(1, 1, i), Sync: i%3 > 0})
+	}
+	crashed := mem.CrashClone(vfs.CrashCloneCfg{})
+	mustClose(t, l)
+	name, size := newestWAL(t, crashed)
+	refused := 0
+	for at := 0; at < size; at += 997 {
+		fs := crashed.CrashClone(vfs.CrashCloneCfg{})
+		invert(t, fs, name, at)
+		damaged, err := Open(testDir, Options{FS: fs, Fatal: func(error) {}, MemTableBytes: 4 << 20})
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) {
+				t.Fatalf("byte %d: %v", at, err)
+			}
+			refused++
+			continue
+		}
+		// The last two batches were synced together, after all others.
+		if n, err := mustShard(t, damaged, 1).LastIndex(); err != nil || n < commits-2 {
+			t.Errorf("byte %d of %d: the log ends with entry %d of %d, and nobody was told; %v", at, size, n, commits, err)
+		}
+		mustClose(t, damaged)
+	}
+	if refused == 0 {
+		t.Error("nothing was noticed")
+	}
+}
+
+// Torn writes are no damage: what was not synced may be there in any part.
+func TestTornWritesAreNoDamage(t *testing.T) {
+	for seed := range uint64(30) {
+		mem := vfs.NewCrashableMem()
+		o := smallOptions(t, mem)
+		mustClose(t, mustOpen(t, o))
+		l := mustOpen(t, o)
+		s := mustShard(t, l, 1)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		synced := uint64(0)
+		for i := range uint64(20) {
+			a := Append{Shard: s, Entries: []*raftpb.Entry{entry(i+1, 1, strings.Repeat("x", rng.IntN(20_000)))}, Sync: rng.IntN(4) == 0}
+			mustCommit(t, l, a)
+			if a.Sync {
+				synced = i + 1
+			}
+		}
+		fs := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rng})
+		mustClose(t, l)
+		o.FS = fs
+		l, err := Open(testDir, o)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if n, _ := mustShard(t, l, 1).LastIndex(); n < synced {
+			t.Errorf("seed %d: %d entries of %d synced ones", seed, n, synced)
+		}
+		mustClose(t, l)
 	}
 }
 
