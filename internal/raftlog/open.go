@@ -6,6 +6,7 @@ import (
 	"fmt"
 	iofs "io/fs"
 	"log/slog"
+	"os"
 	"strings"
 	"syscall"
 
@@ -225,10 +226,19 @@ func openError(err error) error {
 		return fmt.Errorf("%w: %w", ErrNewerFormat, err)
 	case errors.Is(err, iofs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%w: %w", ErrNotWritable, err)
-	case pebble.IsCorruptionError(err), errors.Is(err, iofs.ErrNotExist): // files refer to one that is gone
+	case pebble.IsCorruptionError(err), errors.Is(err, iofs.ErrNotExist), !fromSystem(err):
+		// Also where files refer to one that is gone, or contradict us.
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return fmt.Errorf("cannot open: %w", err)
+}
+
+// fromSystem says whether the operating system has refused something.
+func fromSystem(err error) bool {
+	var path *iofs.PathError
+	var link *os.LinkError
+	var number syscall.Errno
+	return errors.As(err, &path) || errors.As(err, &link) || errors.As(err, &number)
 }
 
 // oneLine is an error whose text ends at the first line break.
