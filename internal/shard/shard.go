@@ -254,13 +254,9 @@ func (s *Shard) Advance(now Now, out *Output) error {
 		return err
 	}
 	s.release(out)
-	s.table.Trim(trimPerStep)
+	s.table.TrimStep()
 	return nil
 }
-
-// trimPerStep bounds the entries that one step looks at for eviction: more
-// than a step inserts, so that the budget is kept.
-const trimPerStep = 16_384
 
 // Close fails every request that is under way. The shard must not be used
 // afterwards.

@@ -149,9 +149,10 @@ type Table struct {
 	clearDisk  bool
 	generation uint64 // counts ClearShards: a Ref from before is void
 
-	hand   Ref
-	bytes  int64
-	budget *Budget
+	hand     Ref
+	inserted int // entries since the last TrimStep
+	bytes    int64
+	budget   *Budget
 }
 
 // NewTable makes the table of a shard whose DB state is applied.
@@ -305,6 +306,7 @@ func (t *Table) insert(key []byte) Ref {
 	ref := t.allocate()
 	c := t.chunks[ref>>chunkBits]
 	c.live++
+	t.inserted++
 	e := &c.entries[ref&(chunkSize-1)]
 	*e = entry{keyLen: uint16(len(key)), flags: flagLive | flagUsed}
 	cost := int64(entryBytes)

@@ -147,6 +147,17 @@ func (t *Table) clear() {
 	t.applied.Counts = record.Counts{}
 }
 
+// TrimStep is Trim in proportion to what was inserted since the last one, so
+// that the budget is kept and a step over budget costs little where there is
+// nothing to evict: an entry that was used is looked at twice before it goes,
+// and most may be dirty.
+func (t *Table) TrimStep() {
+	const atLeast, perInsert, atMost = 64, 16, 64 << 10
+	examine := min(atLeast+perInsert*t.inserted, atMost)
+	t.inserted = 0
+	t.Trim(examine)
+}
+
 // Trim evicts entries that are only cached, as long as the broker's tables are
 // over their budget, looking at no more than examine entries (a clock with one
 // bit of history).
