@@ -24,7 +24,7 @@ import (
 )
 
 // work is one row of the table: connections, commands sent before waiting,
-// random keys (0 is one hot key), and how many requests make about two seconds
+// random keys (0 is one hot key), and how many requests make about a second
 // on this machine.
 type work struct {
 	connections, depth, keys, requests int
@@ -60,7 +60,7 @@ func works(quick bool, only string) []work {
 	for _, keys := range []int{100_000, 0} {
 		for _, c := range []int{1, 50, 512} {
 			for _, depth := range []int{1, 16, 64} {
-				requests := map[int]int{1: 60_000, 16: 600_000, 64: 1_200_000}[depth]
+				requests := map[int]int{1: 30_000, 16: 300_000, 64: 600_000}[depth]
 				if c == 1 {
 					requests /= 15
 				}
