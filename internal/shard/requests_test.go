@@ -87,7 +87,7 @@ func cold(t *testing.T, n int, keys ...string) (*cluster, *replica) {
 	for _, r := range c.nodes {
 		r.checkpoint()
 		r.budget.MaxBytes = 0
-		for range 4 {
+		for range 200 {
 			r.advance() // trims
 		}
 		r.budget.MaxBytes = 1 << 30
