@@ -369,7 +369,7 @@ func openOnAgain(t testing.TB, fs vfs.FS) (*Broker, felix.Cache) {
 // TestExpiredRecordsGo: expired records leave memory and disk by themselves,
 // also those of before a restart; the ones that live stay.
 func TestExpiredRecordsGo(t *testing.T) {
-	const records = 5000
+	const records = 2000
 	var wall atomic.Int64
 	wall.Store(worldStart)
 	small := func(o *Options) {
