@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -82,6 +83,7 @@ func brokerCommand(name, short string, dev bool, environ []string, status *int) 
 func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer cancel()
+	setMemory(c, os.Getenv)
 	log := newLogger(c, stderr)
 	fatal := func(err error) {
 		// Fail-stop: nothing may be acknowledged after this, so nothing else
@@ -111,6 +113,20 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 		}
 	}
 	return failure
+}
+
+// setMemory tells the garbage collector what the process may use. Records are
+// in slabs without pointers, which cost it nothing, so it may wait long, as
+// long as the sum of the budgets is kept: measured, 800 instead of 100 percent
+// is worth 8 to 10 % at 50 × 64. GOGC and GOMEMLIMIT, where given, win.
+func setMemory(c Config, getenv func(string) string) {
+	const gcPercent, othersMiB = 800, 256
+	if getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit((c.RecordMemory + c.BlockCache + c.InflightMemory + othersMiB) << 20)
+	}
 }
 
 func newLogger(c Config, w io.Writer) *slog.Logger {
