@@ -184,7 +184,11 @@ func runRaw(t *testing.T, dial, redis func() net.Conn) {
 		t.Run(name, func(t *testing.T) {
 			answer := func(server string, dial func() net.Conn) string {
 				p := connect(t, server, dial)
-				p.send([]byte(input))
+				// A server may refuse, and close, before it has read all.
+				p.conn.SetDeadline(time.Now().Add(replyTimeout))
+				if _, err := p.conn.Write([]byte(input)); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+					t.Fatalf("%s: writing: %v", server, err)
+				}
 				all, err := io.ReadAll(p.in)
 				// A server that closes with input unread resets.
 				if err != nil && !errors.Is(err, syscall.ECONNRESET) {
