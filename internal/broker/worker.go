@@ -297,18 +297,10 @@ func (w *worker) refuse(r *shard.Request, err *felix.Error) {
 	w.b.finish(r)
 }
 
+// stop fails what the shards have under way. Nothing can wait in the inbox: it
+// was emptied when stopping was seen, and takes no more from then on.
 func (w *worker) stop() {
 	for _, r := range w.replicas {
 		w.drop(r, errStopping)
-	}
-	w.mu.Lock()
-	rest := w.inbox
-	w.inbox = inbox{}
-	w.mu.Unlock()
-	for _, s := range rest.requests {
-		w.refuse(s.request, errStopping)
-	}
-	for _, f := range rest.calls {
-		f()
 	}
 }
