@@ -342,6 +342,13 @@ func TestCloseUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 		all.Wait()
+		late, d := submit(c, add("late", 1), add("later", 1), add("latest", 1))
+		eventually(t, "a closed broker answers", func() bool { return isDone(d) })
+		for _, r := range late.Replies {
+			if r.Err == nil || r.Err.Code != felix.Unavailable {
+				t.Errorf("a closed broker answers %+v", r)
+			}
+		}
 		b, c = openOnAgain(t, mem)
 		got := mustDo(t, c, add("sum", 0))[0].Int
 		if got < acked.Load() || got > acked.Load()+unknown.Load() {

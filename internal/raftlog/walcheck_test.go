@@ -76,7 +76,7 @@ func TestDamageInManyBlocks(t *testing.T) {
 	mustClose(t, l)
 	name, size := newestWAL(t, crashed)
 	refused := 0
-	for at := 0; at < size; at += 997 {
+	for at := 0; at < size; at += 3001 {
 		fs := crashed.CrashClone(vfs.CrashCloneCfg{})
 		invert(t, fs, name, at)
 		damaged, err := Open(testDir, Options{FS: fs, Fatal: func(error) {}, MemTableBytes: 4 << 20})
@@ -100,7 +100,7 @@ func TestDamageInManyBlocks(t *testing.T) {
 
 // Torn writes are no damage: what was not synced may be there in any part.
 func TestTornWritesAreNoDamage(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(15) {
 		mem := vfs.NewCrashableMem()
 		o := smallOptions(t, mem)
 		mustClose(t, mustOpen(t, o))
@@ -108,14 +108,14 @@ func TestTornWritesAreNoDamage(t *testing.T) {
 		s := mustShard(t, l, 1)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		synced := uint64(0)
-		for i := range uint64(20) {
-			a := Append{Shard: s, Entries: []*raftpb.Entry{entry(i+1, 1, strings.Repeat("x", rng.IntN(20_000)))}, Sync: rng.IntN(4) == 0}
+		for i := range uint64(60) {
+			a := Append{Shard: s, Entries: []*raftpb.Entry{entry(i+1, 1, strings.Repeat("x", rng.IntN(6_000)))}, Sync: rng.IntN(30) == 0}
 			mustCommit(t, l, a)
 			if a.Sync {
 				synced = i + 1
 			}
 		}
-		fs := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rng})
+		fs := mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 80, RNG: rng})
 		mustClose(t, l)
 		o.FS = fs
 		l, err := Open(testDir, o)
