@@ -373,6 +373,50 @@ func openOnAgain(t testing.TB, fs vfs.FS) (*Broker, felix.Cache) {
 	return b, c
 }
 
+// TestDeleteWhoseCallerIsGone: the caller of DeleteCache gives up while the disk
+// hangs. The cache is deleted all the same, so nothing may be acknowledged in it
+// afterwards that the next start would not find.
+func TestDeleteWhoseCallerIsGone(t *testing.T) {
+	var disk slowWAL
+	mem := vfs.NewMem()
+	b, c := openOn(t, disk.wrap(mem), 2, nil)
+	mustDo(t, c, add("k", 1))
+	disk.close()
+	ctx, cancel := context.WithCancel(context.Background())
+	deleted := make(chan error, 1)
+	go func() { deleted <- b.DeleteCache(ctx, c.Scope()) }()
+	<-disk.waiting
+	cancel()
+	select {
+	case err := <-deleted:
+		t.Logf("while the disk hangs: %v", err)
+		deleted <- err
+	case <-time.After(50 * time.Millisecond): // it may also wait for the disk
+	}
+	disk.open()
+	if err := <-deleted; err != nil && !felix.AsError(err).MayBeApplied() {
+		t.Errorf("DeleteCache: %v, although it takes effect", err)
+	}
+	acked := false
+	if again, err := b.Cache(context.Background(), c.Scope()); err == nil {
+		r, err := felix.Do(context.Background(), again, add("k", 1))
+		acked = err == nil && r[0].Err == nil
+	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+	b, err := Open(Options{Dir: "data", FS: mem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Cache(context.Background(), c.Scope()); err != nil && acked {
+		t.Errorf("an add was acknowledged, and after a restart its cache is gone: %v", err)
+	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestExpiredRecordsGo: expired records leave memory and disk by themselves,
 // also those of before a restart; the ones that live stay.
 func TestExpiredRecordsGo(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/felix-go/felix"
 )
 
-// metaTimeout bounds what opening a broker waits for its own meta shard:
-// replaying its log.
+// metaTimeout bounds what opening a broker waits for its own meta shard, which
+// replays its log, and what a change of the metadata waits for the disk.
 const metaTimeout = time.Minute
 
 // Keys of the meta shard.
@@ -101,8 +101,15 @@ func parseCacheMeta(raw []byte, version uint64) (*cacheMeta, error) {
 	return m, nil
 }
 
-// metaDo runs one operation on the meta shard.
+// metaDo runs one operation on the meta shard. A change is waited for even if
+// whoever asked for it has gone: it will take effect all the same, and this
+// broker must not go on as if it had not.
 func (b *Broker) metaDo(ctx context.Context, op felix.Op) (felix.Reply, error) {
+	if op.Mutates() {
+		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), metaTimeout)
+		defer cancel()
+		ctx = waiting
+	}
 	replies, err := felix.Do(ctx, b.meta, op)
 	if err != nil {
 		return felix.Reply{}, err
@@ -356,7 +363,8 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.metaDo(ctx, felix.Op{Kind: felix.Delete, View: felix.ViewValue, Key: cacheKey(scope)}); err != nil {
+	_, err = b.metaDo(ctx, felix.Op{Kind: felix.Delete, View: felix.ViewValue, Key: cacheKey(scope)})
+	if err != nil && !felix.AsError(err).MayBeApplied() {
 		return err
 	}
 	c.gone.Store(true)
@@ -364,6 +372,11 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	delete(b.caches, scope)
 	b.mu.Unlock()
 	b.closeShards(c.replicas, errCacheGone)
+	if err != nil {
+		// Perhaps deleted: then nothing may be acknowledged in it any more.
+		// Perhaps not: then its data must stay.
+		return err
+	}
 	ids := make([]uint64, 0, len(c.replicas))
 	for _, r := range c.replicas {
 		ids = append(ids, r.id)
