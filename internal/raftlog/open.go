@@ -123,6 +123,10 @@ func (l *Log) backgroundError(err error) {
 	}
 }
 
+// l0Files is how many flushed memtables begin a compaction: as many as hold
+// what is logged between two checkpoints of a busy broker.
+const l0Files = 16
+
 func (l *Log) pebbleOptions(fs vfs.FS) *pebble.Options {
 	listener := pebble.EventListener{
 		BackgroundError: l.backgroundError,
@@ -144,7 +148,12 @@ func (l *Log) pebbleOptions(fs vfs.FS) *pebble.Options {
 		CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 		Logger:                     pebbleLogger{l},
 		EventListener:              &listener,
+		// Almost everything that is flushed is truncated soon after. Compacted
+		// late it need not be copied, and compressing it is for nothing.
+		L0CompactionThreshold: l0Files,
+		L0StopWritesThreshold: 4 * l0Files,
 	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	return o
 }
 

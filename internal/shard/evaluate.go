@@ -108,11 +108,16 @@ const loadAhead = 1024
 // is, at once. Were it looked up again when the last is loaded, it might have
 // been evicted, and a request for many keys could load them in turns for ever.
 func (s *Shard) findAll(r *Request, out *Output) bool {
-	s.refs = s.refs[:0]
+	s.refs, s.hashes = s.refs[:0], s.hashes[:0]
 	waiter, missing := r, 0
-	for _, p := range r.Positions[r.next:] {
+	rest := r.Positions[r.next:]
+	for _, p := range rest {
+		s.hashes = append(s.hashes, s.table.Hash(r.Batch.Ops[p].Key))
+	}
+	s.table.Warm(s.hashes)
+	for i, p := range rest {
 		key := r.Batch.Ops[p].Key
-		ref, presence := s.table.Find(key)
+		ref, presence := s.table.FindHashed(s.hashes[i], key)
 		switch presence {
 		case store.Unloaded:
 			ref = s.table.MarkLoading(ref, key)

@@ -124,6 +124,7 @@ type Shard struct {
 	entry     entry      // being built; empty between steps
 	payload   []byte     // of the newest proposal; used again, since Raft copies it
 	refs      []store.Ref
+	hashes    []uint64        // scratch of findAll
 	touches   [][]store.Touch // to use again
 
 	fenceSeq     uint64 // of the last round begun

@@ -35,17 +35,26 @@ func tag(key []byte) []byte {
 	return key[open+1 : open+1+length]
 }
 
+// crc16 works on eight bytes at a time ("slicing-by-8", Kounavis and Berry, "A
+// Systematic Approach to Building High Performance, Software-based, CRC
+// Generators", 2005): the eight look-ups do not wait for each other.
 func crc16(b []byte) uint16 {
 	var crc uint16
+	for ; len(b) >= 8; b = b[8:] {
+		crc = crcTables[7][b[0]^byte(crc>>8)] ^ crcTables[6][b[1]^byte(crc)] ^
+			crcTables[5][b[2]] ^ crcTables[4][b[3]] ^ crcTables[3][b[4]] ^
+			crcTables[2][b[5]] ^ crcTables[1][b[6]] ^ crcTables[0][b[7]]
+	}
 	for _, c := range b {
-		crc = crc<<8 ^ crcTable[byte(crc>>8)^c]
+		crc = crc<<8 ^ crcTables[0][byte(crc>>8)^c]
 	}
 	return crc
 }
 
-// crcTable is the table of the polynomial x^16 + x^12 + x^5 + 1 (0x1021).
-var crcTable = func() (table [256]uint16) {
-	for i := range table {
+// crcTables[n] holds the CRC of a byte with n zero bytes behind it, with the
+// polynomial x^16 + x^12 + x^5 + 1 (0x1021).
+var crcTables = func() (tables [8][256]uint16) {
+	for i := range tables[0] {
 		crc := uint16(i) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
@@ -54,7 +63,12 @@ var crcTable = func() (table [256]uint16) {
 				crc <<= 1
 			}
 		}
-		table[i] = crc
+		tables[0][i] = crc
 	}
-	return table
+	for n := 1; n < len(tables); n++ {
+		for i, crc := range tables[n-1] {
+			tables[n][i] = crc<<8 ^ tables[0][crc>>8]
+		}
+	}
+	return tables
 }()

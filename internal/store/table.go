@@ -151,8 +151,10 @@ type Table struct {
 
 	hand     Ref
 	inserted int // entries since the last TrimStep
-	bytes    int64
-	budget   *Budget
+	// warmed is written, so that the compiler keeps the reads that Warm is for.
+	warmed uint64
+	bytes  int64
+	budget *Budget
 }
 
 // NewTable makes the table of a shard whose DB state is applied.
@@ -244,8 +246,11 @@ func (t *Table) lookup(hash uint64, key []byte) Ref {
 
 // Find looks a key up. With Unloaded there may be an entry (some of the key is
 // known) or none; MarkLoading makes one.
-func (t *Table) Find(key []byte) (Ref, Presence) {
-	ref := t.lookup(maphash.Bytes(t.seed, key), key)
+func (t *Table) Find(key []byte) (Ref, Presence) { return t.FindHashed(t.Hash(key), key) }
+
+// FindHashed is Find of a key whose Hash is known.
+func (t *Table) FindHashed(hash uint64, key []byte) (Ref, Presence) {
+	ref := t.lookup(hash, key)
 	if ref == 0 {
 		if t.complete() {
 			return 0, Absent

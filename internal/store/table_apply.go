@@ -29,9 +29,14 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 	// two say nothing about each other.
 	complete := t.complete()
 	var w record.Write
+	warm := 0 // of touched: how many are warm
 	for r.More() {
 		if err := r.Next(&w); err != nil {
 			return err
+		}
+		if warm == 0 && len(touched) > 0 {
+			warm = min(len(touched), WarmGroup)
+			t.warmTouched(touched[:warm])
 		}
 		if w.Kind == record.ClearShard {
 			t.clear()
@@ -46,6 +51,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 			ref = touched[0].Ref
 			if touched[0].Writes--; touched[0].Writes == 0 {
 				touched = touched[1:]
+				warm--
 			}
 		} else if ref = t.lookup(maphash.Bytes(t.seed, w.Key), w.Key); ref == 0 {
 			ref = t.insert(w.Key)
