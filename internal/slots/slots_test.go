@@ -18,6 +18,31 @@ func TestCRC(t *testing.T) {
 	}
 }
 
+// TestCRCOfEveryLength compares with the polynomial worked bit by bit, across
+// the bound between eight bytes at a time and the rest.
+func TestCRCOfEveryLength(t *testing.T) {
+	key := make([]byte, 40)
+	for i := range key {
+		key[i] = byte(i*i*37 + 11)
+	}
+	for n := range key {
+		var want uint16
+		for _, c := range key[:n] {
+			want ^= uint16(c) << 8
+			for range 8 {
+				if want&0x8000 != 0 {
+					want = want<<1 ^ 0x1021
+				} else {
+					want <<= 1
+				}
+			}
+		}
+		if got := crc16(key[:n]); got != want {
+			t.Errorf("crc16 of %d bytes is %#x, want %#x", n, got, want)
+		}
+	}
+}
+
 // TestKnownSlots: these are the answers of CLUSTER KEYSLOT of Redis.
 func TestKnownSlots(t *testing.T) {
 	for key, want := range map[string]uint16{
