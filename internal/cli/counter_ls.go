@@ -14,6 +14,10 @@ import (
 // of a table are aligned with each other.
 const pageItems = 1_000
 
+// leastPageItems is the least that a list asks for at a time, however low its
+// limit: what was deleted lately uses up a page too, and each is a round trip.
+const leastPageItems = 100
+
 func (a *app) counterList(encoding *keyEncoding) *cobra.Command {
 	var limit int
 	c := leaf(&cobra.Command{
@@ -41,8 +45,8 @@ exit status is not 0 it is not complete.`,
 		}
 		defer c.Close()
 		page := pageItems
-		if limit > 0 {
-			page = min(page, limit)
+		if limit > 0 { // and one more, to know whether there is more
+			page = max(min(limit, pageItems-1)+1, leastPageItems)
 		}
 		list := c.CounterList(cmd.Context(), s.tenant, s.namespace, args[0], prefix, page)
 		if a.flags.json {

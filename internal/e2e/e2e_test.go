@@ -21,9 +21,13 @@ func TestMain(m *testing.M) { clitest.Main(m) }
 
 // start runs a broker as `felix dev` does, on free ports, and stops it with
 // the test.
-func start(t *testing.T) *daemon.Daemon {
+func start(t *testing.T) *daemon.Daemon { return startWith(t, func(*daemon.Config) {}) }
+
+// startWith is start with other settings.
+func startWith(t *testing.T, change func(*daemon.Config)) *daemon.Daemon {
 	t.Helper()
 	config := daemon.DefaultConfig(true)
+	change(&config)
 	config.DataDir, config.RESPAddr, config.HTTPAddr = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
 	d, err := daemon.Start(t.Context(), config, slog.New(slog.DiscardHandler), func(err error) { t.Errorf("fatal: %v", err) })
 	if err != nil {

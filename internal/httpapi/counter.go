@@ -162,8 +162,8 @@ func (s counterService) List(ctx context.Context, req *connect.Request[felixv1.C
 	for i := range page.Items {
 		out.Counters[i] = counterMessage(&page.Items[i])
 	}
-	if n := len(page.Items); page.More && n > 0 {
-		out.NextPageToken = encodePageToken(scan.Prefix, page.Items[n-1].Key)
+	if page.More { // not after the last item: there may be none, where many were deleted
+		out.NextPageToken = encodePageToken(scan.Prefix, page.Next)
 	}
 	return connect.NewResponse(out), nil
 }

@@ -1727,7 +1727,8 @@ func (*CounterListRequest_PrefixBytes) isCounterListRequest_PrefixForm() {}
 type CounterListResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Counters []*Counter             `protobuf:"bytes,1,rep,name=counters,proto3" json:"counters,omitempty"`
-	// Empty on the last page.
+	// Empty on the last page, and only there: where many counters were deleted a
+	// page may have few of them, or none, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The time on the shard's clock to read expires_at_millis against.
 	NowMillis     int64 `protobuf:"varint,3,opt,name=now_millis,json=nowMillis,proto3" json:"now_millis,omitempty"`
