@@ -12,8 +12,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/client"
@@ -55,7 +58,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err == nil {
 		return 0
 	}
-	return a.fail(err, wantsJSON(args))
+	return a.fail(err, wantsJSON(root, args))
 }
 
 // app is one run of felixctl.
@@ -107,18 +110,24 @@ func (a *app) fail(err error, asJSON bool) int {
 	return exit
 }
 
-// wantsJSON looks for --json without parsing: an error of parsing must be shown
+// wantsJSON looks for --json as parsing would: an error of parsing must be shown
 // as asked, too.
-func wantsJSON(args []string) bool {
-	for _, arg := range args {
-		switch arg {
-		case "--":
-			return false
-		case "--json", "--json=true", "--json=1":
-			return true
+func wantsJSON(root *cobra.Command, args []string) (asked bool) {
+	known := collectFlags(root)
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		name, value, given := strings.Cut(args[i], "=")
+		switch {
+		case name == "--json" && !given:
+			asked = true
+		case name == "--json":
+			if yes, err := strconv.ParseBool(value); err == nil {
+				asked = yes
+			}
+		case strings.HasPrefix(args[i], "-") && known.wantsValue(args[i]):
+			i++ // it is a value, whatever it looks like
 		}
 	}
-	return false
+	return asked
 }
 
 // warn tells people something beside the answer. With --json the answer itself

@@ -67,6 +67,10 @@ func (k keyEncoding) decode(arg string) (string, error) {
 }
 
 func unescapeKey(arg string) (string, error) {
+	if !utf8.ValidString(arg) { // Unquote would make another key of it
+		return "", felix.Errorf(felix.InvalidArgument,
+			`key %s has bytes that are not UTF-8: with escaped keys write such a byte as \xff`, strconv.Quote(arg))
+	}
 	quoted := arg
 	if !strings.HasPrefix(arg, `"`) {
 		quoted = `"` + arg + `"`

@@ -43,13 +43,16 @@ func FuzzKeys(f *testing.F) {
 
 // FuzzEscapedKeys: any argument is a key or a clear error.
 func FuzzEscapedKeys(f *testing.F) {
-	for _, arg := range []string{``, `"`, `""`, `\x`, `\x1b`, `"a"b`, `a"b`, "a\nb", `\400`, `\u12`, `"\"`} {
+	for _, arg := range []string{``, `"`, `""`, `\x`, `\x1b`, `"a"b`, `a"b`, "a\nb", `\400`, `\u12`, `"\"`, "a\xff", `a\xff`} {
 		f.Add(arg)
 	}
 	f.Fuzz(func(t *testing.T, arg string) {
 		key, err := escapedKeys.decode(arg)
 		if err != nil {
 			return
+		}
+		if !strings.ContainsAny(arg, `\"`) && key != arg {
+			t.Fatalf("%q, which has no escapes, reads as %q", arg, key)
 		}
 		again, err := escapedKeys.decode(escapedKeys.show(key))
 		if err != nil || again != key {
