@@ -26,7 +26,7 @@ func (a *app) contextCommands() *cobra.Command {
 		Short: "Keep settings (brokers, tenant, namespace) under names",
 		Long: `A context keeps brokers, tenant and namespace under a name, in
 $XDG_CONFIG_HOME/felix/contexts.json (default ~/.config/felix/contexts.json; the file
-named by FELIX_CONFIG instead, if set). Flags and environment variables beat it.`,
+named by FELIXCTL_CONFIG instead, if set). Flags and environment variables beat it.`,
 	}, a.contextAdd(), a.contextList(), a.contextUse(), a.contextRemove())
 }
 

@@ -30,7 +30,7 @@ type contextFile struct {
 
 // contextPath is where the file is, or empty if there is no place for it.
 func (a *app) contextPath() string {
-	if path := a.env[envConfig]; path != "" {
+	if path := a.env[envContexts]; path != "" {
 		return path
 	}
 	dir := a.env["XDG_CONFIG_HOME"]
@@ -79,7 +79,7 @@ func (a *app) loadContexts() (contextFile, error) {
 func (a *app) saveContexts(file contextFile) (err error) {
 	path := a.contextPath()
 	if path == "" {
-		return felix.Errorf(felix.InvalidArgument, "there is no place for contexts: set HOME, XDG_CONFIG_HOME or %s", envConfig)
+		return felix.Errorf(felix.InvalidArgument, "there is no place for contexts: set HOME, XDG_CONFIG_HOME or %s", envContexts)
 	}
 	defer func() {
 		if err != nil {

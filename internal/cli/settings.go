@@ -17,7 +17,9 @@ const (
 	envNamespace = "FELIX_NAMESPACE"
 	envContext   = "FELIX_CONTEXT"
 	envTimeout   = "FELIX_TIMEOUT"
-	envConfig    = "FELIX_CONFIG"
+	// envContexts is not named as the others are: FELIX_CONFIG is the
+	// broker's config file.
+	envContexts = "FELIXCTL_CONFIG"
 )
 
 // globalFlags are the flags of every command, as given.

@@ -71,7 +71,7 @@ func TestPrecedence(t *testing.T) {
 	service := &refusing{err: felix.Errorf(felix.CacheNotFound, "none")}
 	live := startService(t, service)
 	config := filepath.Join(t.TempDir(), "contexts.json")
-	base := []string{"FELIX_CONFIG=" + config}
+	base := []string{"FELIXCTL_CONFIG=" + config}
 	for _, args := range [][]string{
 		{"context", "add", "full", "--brokers", live, "--tenant", "ct", "-n", "cn"},
 		{"context", "add", "part", "--tenant", "pt"},
@@ -128,7 +128,8 @@ func TestContextPath(t *testing.T) {
 		{[]string{"HOME=/h"}, "/h/.config/felix/contexts.json"},
 		{[]string{"HOME=/h", "XDG_CONFIG_HOME=/x"}, "/x/felix/contexts.json"},
 		{[]string{"HOME=/h", "XDG_CONFIG_HOME=relative"}, "/h/.config/felix/contexts.json"},
-		{[]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "FELIX_CONFIG=/f"}, "/f"},
+		{[]string{"HOME=/h", "XDG_CONFIG_HOME=/x", "FELIXCTL_CONFIG=/f"}, "/f"},
+		{[]string{"HOME=/h", "FELIX_CONFIG=/etc/felix.toml"}, "/h/.config/felix/contexts.json"}, // the broker's
 		{nil, ""},
 	} {
 		a := &app{env: environment(c.env)}
@@ -152,6 +153,66 @@ func TestEveryCodeExits(t *testing.T) {
 		exit, out, errOut = felixctl(t, nil, "--json", "counter", "add", "c", "k", "--brokers", address)
 		if exit != code.Info().Exit || out != "" || !strings.Contains(errOut, `"code":"`+code.String()+`","exit":`) || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%s: exit %d, %q, %q", code, exit, out, errOut)
+		}
+	}
+}
+
+// TestErrorsAsAsked: an error is JSON exactly where the answer would be.
+func TestErrorsAsAsked(t *testing.T) {
+	for args, want := range map[string]bool{
+		"--json":                       true,
+		"--json=true":                  true,
+		"--json=TRUE":                  true,
+		"--json=True":                  true,
+		"--json=t":                     true,
+		"--json=T":                     true,
+		"--json=1":                     true,
+		"--json=false":                 false,
+		"--json=F":                     false,
+		"--json=0":                     false,
+		"--json --json=false":          false,
+		"--json=false --json":          true,
+		"--json=perhaps":               false,
+		"--context --json":             false, // the name of a context
+		"--context=x --json":           true,
+		"--timeout=-1s --json":         true,
+		"--yes --json":                 true,
+		"-y --json":                    true,
+		"-n --json":                    false,
+		"-yn --json":                   false,
+		"--no-such-flag --json":        true,
+		"-- --json":                    false,
+		"--json -- --json=false":       true,
+		"--jsonx":                      false,
+		"-3 --json":                    true,
+		"--key-encoding nope --json=t": true,
+	} {
+		// No such context, or a bad flag: all of these fail.
+		exit, out, errOut := felixctl(t, []string{"FELIX_CONTEXT=none"}, append([]string{"counter", "get", "c", "k"}, strings.Fields(args)...)...)
+		if exit != 2 || out != "" || strings.HasPrefix(errOut, "{") != want {
+			t.Errorf("%s: exit %d, %q, %q; want JSON: %v", args, exit, out, errOut, want)
+		}
+	}
+}
+
+// TestKeysThatAreNoText: raw bytes are a key as they are, or refused; another
+// key is never touched in their place.
+func TestKeysThatAreNoText(t *testing.T) {
+	service := &refusing{err: felix.Errorf(felix.CacheNotFound, "none")}
+	live := startService(t, service)
+	for _, command := range []string{"add c K 1", "get c K", "set c K 1", "del c K --yes", "ls c K"} {
+		args := append([]string{"counter", "--brokers", live}, strings.Fields(command)...)
+		for i := range args {
+			if args[i] == "K" {
+				args[i] = "a\xff"
+			}
+		}
+		exit, _, errOut := felixctl(t, nil, append(args, "--key-encoding", "escaped")...)
+		if exit != 2 || !strings.Contains(errOut, "not UTF-8") || service.last() != (felix.Scope{}) {
+			t.Errorf("%s: exit %d, %q", command, exit, errOut)
+		}
+		if exit, _, errOut := felixctl(t, nil, args...); exit != 5 || service.last().Cache != "c" {
+			t.Errorf("%s, as text: exit %d, %q", command, exit, errOut)
 		}
 	}
 }
@@ -180,7 +241,7 @@ func TestContextsThatCannotBeWritten(t *testing.T) {
 	if err := os.Mkdir(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a := &app{env: map[string]string{"FELIX_CONFIG": path}}
+	a := &app{env: map[string]string{"FELIXCTL_CONFIG": path}}
 	if err := a.saveContexts(contextFile{}); felix.AsError(err).Code != felix.Internal || err == nil {
 		t.Errorf("%v", err)
 	}

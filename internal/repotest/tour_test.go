@@ -132,7 +132,7 @@ func (r *tour) env() []string {
 		"PATH="+filepath.Join(r.dir, "bin")+":"+os.Getenv("PATH"),
 		"FAKETTY=1", // redis-cli prints as it does on a terminal
 		"XDG_CONFIG_HOME="+filepath.Join(r.dir, "config"),
-		"FELIX_BROKERS="+r.http, "FELIX_NAMESPACE=", "FELIX_AUTH_TENANT=", "FELIX_CONTEXT=", "FELIX_CONFIG=", "FELIX_TIMEOUT=")
+		"FELIX_BROKERS="+r.http, "FELIX_NAMESPACE=", "FELIX_AUTH_TENANT=", "FELIX_CONTEXT=", "FELIX_CONFIG=", "FELIXCTL_CONFIG=", "FELIX_TIMEOUT=")
 }
 
 // run runs a command in the root of the repository and answers what it prints.
