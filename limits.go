@@ -45,6 +45,13 @@ const (
 	// request larger than this (the largest legal one is a value with its
 	// key) is still read whole.
 	MaxPipelineBytes = 1 << 20
+	// MaxConnectionBytes is the default bound on the memory of all connections
+	// of the RESP door together, since each alone may be within its own bounds
+	// and all of them not. One half is for input that is not answered yet:
+	// beyond it, connections with more than a few KB of it are not read from.
+	// The other half is for answers that clients do not take: beyond it, the
+	// connections that owe most are closed. It is a setting.
+	MaxConnectionBytes = 512 << 20
 	// MaxInflightShardBytes bounds what a shard has evaluated and not yet
 	// committed, since all of it is held in memory.
 	MaxInflightShardBytes = 16 << 20
@@ -56,6 +63,11 @@ const (
 	// RequestTimeout is how long an operation waits by default for an owner
 	// or a majority before it is refused. It is a setting.
 	RequestTimeout = 5 * time.Second
+	// StallTimeout is how long a Redis client may take nothing of the answers
+	// that wait for it before its connection is closed: they are held in
+	// memory. It also bounds how long connections are held back for want of
+	// memory for input before the one that holds most of it is closed.
+	StallTimeout = 30 * time.Second
 	// LeaderTail bounds how old an entry of a leader cache may grow without
 	// being on a majority before its owner stops acknowledging.
 	LeaderTail = 100 * time.Millisecond

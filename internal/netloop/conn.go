@@ -3,6 +3,8 @@ package netloop
 import (
 	"context"
 	"net"
+
+	"github.com/felix-go/felix"
 )
 
 // conn is one connection. It belongs to the goroutine of its engine; nothing
@@ -19,13 +21,18 @@ type conn struct {
 	hint int // how large a buffer the last reads filled
 
 	// out is what the socket has not taken yet. While there is any, nothing is
-	// read or parsed, so it is bounded by the answers of one turn.
-	out []byte
+	// read or parsed, and the turn is not answered any further: left is how
+	// much of its answers is not even in out, roughly, and rest the replies
+	// that they are made from.
+	out  []byte
+	left int
+	rest []felix.Reply
 
 	used   int                // input consumed by the turn under way
-	cancel context.CancelFunc // of the Slow under way
+	cancel context.CancelFunc // ends the Slow or Wait under way
 
 	busy      bool // a turn is under way
+	waits     bool // it is a Wait
 	turnClose bool // the turn under way is the last
 	closing   bool // parse no more: close when out is empty
 	eof       bool // the client sends no more
@@ -36,9 +43,13 @@ type conn struct {
 	hup       bool // the client may have shut its side: read until told so
 	queued    bool // stands in loop.ready
 	armed     bool // EPOLLOUT is asked for
+	stalled   bool // stands in loop.stalled: not read from
+	favoured  bool // may hold more than there is memory for, until its next turn ends
 	lingering bool // the session has ended; input is discarded until the client closes
 	slot      int32
 	fd        int
+	owed      int   // the memory of out and rest, as it is counted in loop.unsent
+	outq      int   // while owed: the bytes that were in the kernel's queue
 	active    int64 // loop.now when a byte last moved; lingering: when it began
 
 	nc net.Conn // the portable driver's
@@ -103,3 +114,7 @@ func (c *conn) limit(o *Options) int {
 	}
 	return o.MaxPipelineBytes
 }
+
+// crowdedLimit is the limit where connections hold too much memory: what the
+// buffer has room for, or a little.
+func (c *conn) crowdedLimit(limit int) int { return min(limit, max(smallInput, len(c.buf))) }

@@ -2,7 +2,9 @@ package netloop
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/invariant"
@@ -46,13 +48,13 @@ type engine struct {
 	scratch []byte // answers are made here
 
 	outstanding int // operations submitted and not handed out
-	slow        int // Slow work that has not been handed back
+	slow        int // Slow work and Waits that have not been handed back
 
 	stats struct{ in, out, turns, ops, batches, paced uint64 } // not yet in srv.stats
 
 	mu       sync.Mutex
 	finished []*batch // batches with news; guarded by mu
-	slowDone []*conn  // connections whose Slow has returned; guarded by mu
+	slowDone []*conn  // connections whose Slow or Wait is over; guarded by mu
 
 	batchList []*batch // finished, taken off
 	slowList  []*conn  // slowDone, taken off
@@ -90,7 +92,7 @@ func (e *engine) collect() {
 		e.slowList[i] = nil
 		e.slow--
 		c.cancel()
-		c.cancel = nil
+		c.cancel, c.waits = nil, false
 		e.turnDone(c, nil)
 	}
 }
@@ -101,26 +103,48 @@ func (e *engine) advance(c *conn) {
 	out := e.scratch[:0]
 	for !c.busy && !c.closing && !c.dead && len(c.out) == 0 && c.r < c.w {
 		t, first := e.parse(c)
-		if t.Slow == nil && len(t.Ops) == first { // nobody to wait for
+		if t.Slow == nil && t.Wait == 0 && len(t.Ops) == first { // nobody to wait for
 			if c.used == 0 && !t.Close {
 				break
 			}
-			out = c.sess.Reply(out, nil)
-			e.endTurn(c)
+			out = e.answer(c, out, nil)
 			if len(out) >= maxScratch {
 				out = e.flush(c, out)
 			}
 			continue
 		}
 		c.busy = true
-		if t.Slow != nil {
-			invariant.Check(len(t.Ops) == first, "a session's turn has both operations and slow work")
-			e.launch(c, t.Slow)
+		if t.Slow != nil || t.Wait != 0 {
+			invariant.Check(len(t.Ops) == first && (t.Slow == nil || t.Wait == 0),
+				"a session's turn has slow work and something else")
+			e.begin(c, t)
 		}
 	}
 	e.flush(c, out)
 	e.turn = Turn{}
 }
+
+// answer lets the session answer its turn and sends what is too much for one
+// buffer; the rest is in what it answers, as long as the client takes all. If
+// it does not, the turn goes on when it has (goOn).
+func (e *engine) answer(c *conn, out []byte, replies []felix.Reply) []byte {
+	for {
+		out, c.left = c.sess.Reply(out, replies)
+		if c.left == 0 {
+			c.rest = nil
+			e.endTurn(c)
+			return out
+		}
+		invariant.Check(len(out) > 0, "a session has %d bytes of answers left and gives none", c.left)
+		out = e.flush(c, out)
+		if c.dead || len(c.out) > 0 {
+			return out
+		}
+	}
+}
+
+// goOn is called when a client has taken what there was of its turn's answers.
+func (e *engine) goOn(c *conn) { e.flush(c, e.answer(c, e.scratch[:0], c.rest)) }
 
 // flush sends answers made in scratch and gives the empty buffer back.
 func (e *engine) flush(c *conn, out []byte) []byte {
@@ -217,9 +241,10 @@ func (e *engine) turnDone(c *conn, replies []felix.Reply) {
 		e.wire.end(c)
 		return
 	}
-	out := c.sess.Reply(e.scratch[:0], replies)
-	e.endTurn(c)
-	e.flush(c, out)
+	e.flush(c, e.answer(c, e.scratch[:0], replies))
+	if c.left > 0 {
+		c.rest = slices.Clone(replies) // theirs is the batch's, which is used again
+	}
 	e.resume(c)
 }
 
@@ -227,6 +252,7 @@ func (e *engine) endTurn(c *conn) {
 	c.r += c.used
 	c.used = 0
 	c.closing = c.turnClose
+	c.favoured = false
 	e.stats.turns++
 }
 
@@ -239,6 +265,31 @@ func (e *engine) resume(c *conn) {
 	}
 	c.release(e.pool)
 	e.wire.settle(c)
+}
+
+// begin starts what a turn without operations waits for.
+func (e *engine) begin(c *conn, t *Turn) {
+	if t.Slow != nil {
+		e.launch(c, t.Slow)
+	} else {
+		e.wait(c, t.Wait)
+	}
+}
+
+// wait keeps the turn open for d. It takes no slot of the Slow work: a wait
+// costs nothing, so there may be one on every connection.
+func (e *engine) wait(c *conn, d time.Duration) {
+	c.waits = true
+	e.slow++
+	timer := time.AfterFunc(d, func() { e.slowReturned(c) })
+	c.cancel = func() {
+		if timer.Stop() {
+			e.slowReturned(c)
+		}
+	}
+	if c.hup || c.eof || e.srv.isStopping() {
+		c.cancel()
+	}
 }
 
 // launch runs slow work on its own goroutine, when there is a slot for it.
@@ -254,11 +305,16 @@ func (e *engine) launch(c *conn, work func(context.Context)) {
 		case <-ctx.Done():
 			work(ctx) // to be told so; it ends at once
 		}
-		e.mu.Lock()
-		e.slowDone = append(e.slowDone, c)
-		e.wakeLocked()
-		e.mu.Unlock()
+		e.slowReturned(c)
 	}()
+}
+
+// slowReturned tells the engine that a connection's Slow or Wait is over.
+func (e *engine) slowReturned(c *conn) {
+	e.mu.Lock()
+	e.slowDone = append(e.slowDone, c)
+	e.wakeLocked()
+	e.mu.Unlock()
 }
 
 func (e *engine) newBatch() *batch {

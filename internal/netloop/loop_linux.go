@@ -46,6 +46,14 @@ type loop struct {
 	socks     int // connections with a socket
 	lingers   int // of those, lingering ones
 	ready     []*conn
+	stalled   []*conn // not read from until there is memory
+
+	inputShare    int   // what bufs may lend before connections are stalled
+	favoured      *conn // was let go on although there is no memory, or nil
+	favouredSince int64 // when it was
+
+	debtors int // connections with unsent answers
+	unsent  int // the memory of those, the loop's part of srv.stats.unsent
 
 	now       int64 // monotonic nanoseconds since base, as of this iteration
 	base      time.Time
@@ -63,13 +71,15 @@ type loop struct {
 	inbox    []socket // accepted, not yet registered
 	draining bool
 	forced   bool
-	gone     bool // the descriptors are closed: nobody may wake the loop
-	ended    chan struct{}
+	// overdrawn: answers hold too much memory, those of all loops together.
+	overdrawn bool
+	gone      bool // the descriptors are closed: nobody may wake the loop
+	ended     chan struct{}
 }
 
 func newLoop(s *Server) (*loop, error) {
 	l := &loop{
-		pacer: s.opts.Pacer, epfd: -1, wakefd: -1,
+		pacer: s.opts.Pacer, epfd: -1, wakefd: -1, inputShare: s.inputShare(s.opts.Loops),
 		events: make([]unix.EpollEvent, minEvents),
 		base:   time.Now(),
 		timer:  time.NewTimer(time.Hour),
@@ -131,6 +141,7 @@ func (l *loop) run() {
 		if l.pace() {
 			continue
 		}
+		l.relieve()
 		l.poll()
 		l.sweep()
 		l.readReady()
@@ -227,7 +238,7 @@ func (l *loop) poll() {
 // block waits for sockets or a wake-up.
 func (l *loop) block() {
 	l.mu.Lock()
-	if l.newsLocked() || len(l.inbox) > 0 || l.draining != l.quiet || l.forced && l.socks > 0 {
+	if l.newsLocked() || len(l.inbox) > 0 || l.draining != l.quiet || l.forced && l.socks > 0 || l.overdrawn {
 		l.mu.Unlock()
 		return
 	}
@@ -287,16 +298,23 @@ func (l *loop) order(change func()) {
 // takeOrders registers new connections and begins to drain.
 func (l *loop) takeOrders() {
 	l.mu.Lock()
-	inbox, draining, forced := l.inbox, l.draining, l.forced
-	l.inbox = nil
+	inbox, draining, forced, overdrawn := l.inbox, l.draining, l.forced, l.overdrawn
+	l.inbox, l.overdrawn = nil, false
 	l.mu.Unlock()
 	for _, s := range inbox {
 		l.register(s)
 	}
+	if overdrawn {
+		l.closeDebtors()
+	}
 	if draining && !l.quiet {
 		l.quiet = true
 		for _, c := range l.conns {
-			if c != nil && (c.lingering || !c.busy) {
+			switch {
+			case c == nil:
+			case c.waits:
+				c.cancel()
+			case c.lingering || !c.busy:
 				l.settle(c)
 			}
 		}
@@ -328,7 +346,7 @@ func (l *loop) over() bool {
 
 // tick reads the clock, if anything depends on it.
 func (l *loop) tick() {
-	if l.srv.opts.IdleTimeout > 0 || l.lingers > 0 {
+	if l.timed() {
 		l.now = int64(time.Since(l.base))
 	}
 }

@@ -2,6 +2,7 @@ package netloop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -333,6 +334,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		"a connection": func(l *loop) { l.inbox = append(l.inbox, socket{}) },
 		"a sync":       func(l *loop) { l.onSynced() },
 		"a drain":      func(l *loop) { l.draining = true },
+		"an overdraft": func(l *loop) { l.overdrawn = true },
 	}
 	waits := map[string]func(*loop){
 		"park":  func(l *loop) { l.park(time.Hour) },
@@ -340,11 +342,11 @@ func TestNoWakeIsLost(t *testing.T) {
 	}
 	for what, come := range news {
 		for where, wait := range waits {
-			if where == "block" && what == "a sync" || where == "park" && what == "a drain" {
+			if where == "block" && what == "a sync" || where == "park" && (what == "a drain" || what == "an overdraft") {
 				continue // is no reason to stop waiting there
 			}
 			t.Run(what+" before "+where, func(t *testing.T) {
-				l, err := newLoop(&Server{})
+				l, err := newLoop(&Server{opts: Options{}.withDefaults()})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -362,5 +364,48 @@ func TestNoWakeIsLost(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A client that closes as clients do, or crashes, ends its Wait: nothing of it
+// is left.
+func TestWaitOfGoneClient(t *testing.T) {
+	r := start(t, Options{Loops: 1}, maxPace, &inlineCache{})
+	for i := range 40 {
+		c := r.dial()
+		c.send(cmd("WAIT", hour))
+		if i%2 == 0 {
+			_ = c.Close()
+		} else {
+			c.arrived()
+			c.reset()
+		}
+	}
+	eventually(t, "the connections to be gone", func() bool { return r.s.Stats().Connections == 0 && r.h.closed.Load() == r.h.opened.Load() })
+}
+
+// Clients that do not read hold no more memory together than there is for them:
+// those that owe most are closed, and others are served.
+func TestUnsentIsBounded(t *testing.T) {
+	const limit = 8 << 20
+	r := start(t, Options{Loops: 2, MemoryBytes: 2 * limit}, maxPace, &inlineCache{})
+	const conns, n, size = 40, 12, 500_000
+	for range conns {
+		c := r.dial()
+		for range n {
+			if _, err := c.Write(cmd("FILL", fmt.Sprint(size))); err != nil {
+				break // closed already
+			}
+		}
+	}
+	eventually(t, "connections to be closed", func() bool { return r.s.Stats().Connections < conns })
+	eventually(t, "the rest to be within bounds", func() bool { return r.s.Stats().Unsent <= limit })
+	other := r.dial()
+	for i := range 100 {
+		other.send(cmd("INCR", "k"))
+		other.want(num(i + 1))
+	}
+	if st := r.s.Stats(); st.Connections < 2 || st.Unsent == 0 {
+		t.Errorf("none of the others is left: %+v", st)
 	}
 }

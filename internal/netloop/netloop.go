@@ -27,6 +27,12 @@ const (
 	// defaultMaxSlow bounds the Slow work of all connections: each walks whole
 	// shards, and more of it at the same time makes none of it faster.
 	defaultMaxSlow = 64
+	// smallInput is what every connection may hold however little memory there
+	// is: requests on counters always get through.
+	smallInput = minBuffer * bufferStep
+	// drainStall is Options.StallTimeout once the server shuts down, at most:
+	// a client that does not read must not make the stop fail.
+	drainStall = 5 * time.Second
 	// acceptBackoffMin and acceptBackoffMax bound the pause after an accept
 	// that failed because the machine has run out of something.
 	acceptBackoffMin = 5 * time.Millisecond
@@ -58,6 +64,18 @@ type Options struct {
 	// MaxSlow bounds how many Turn.Slow run at the same time; more wait for
 	// their turn. 0 means 64.
 	MaxSlow int
+	// MemoryBytes bounds the memory of all connections' buffers together; each
+	// event loop has an equal share. Half of it is for input: when it is used
+	// up, connections that hold more than a little are not read from, but for
+	// one at a time. The other half is for answers that clients do not take: when it is used up,
+	// the connections that owe most are closed. 0 means
+	// felix.MaxConnectionBytes.
+	MemoryBytes int
+	// StallTimeout closes a connection that takes nothing of the answers that
+	// wait for it for so long; and, when there is no memory for input, one that
+	// was let go on all the same and whose request is not whole after so long.
+	// 0 means felix.StallTimeout.
+	StallTimeout time.Duration
 	// IdleTimeout closes a connection on which no byte has moved for so long
 	// while no turn of it was under way; it is checked about four times in
 	// that time. 0 means never.
@@ -88,10 +106,16 @@ func (o Options) withDefaults() Options {
 	if o.MaxSlow <= 0 {
 		o.MaxSlow = defaultMaxSlow
 	}
+	if o.MemoryBytes <= 0 {
+		o.MemoryBytes = felix.MaxConnectionBytes
+	}
+	if o.StallTimeout <= 0 {
+		o.StallTimeout = felix.StallTimeout
+	}
 	return o
 }
 
-// Stats are counters for metrics. All but Connections only grow.
+// Stats are counters for metrics. All but Connections and Unsent only grow.
 type Stats struct {
 	Connections int64  // open now
 	Accepted    uint64 // connections that were served
@@ -102,12 +126,13 @@ type Stats struct {
 	Ops         uint64 // operations submitted
 	Batches     uint64 // batches submitted; Ops/Batches is what gathering achieves
 	Paced       uint64 // times a loop let requests gather while the disk was busy
+	Unsent      int64  // now: memory of answers that clients have not taken
 }
 
 // counters is Stats in the making, shared by all loops, each of which adds
 // once per iteration.
 type counters struct {
-	conns                                                  atomic.Int64
+	conns, unsent                                          atomic.Int64
 	accepted, refused, in, out, turns, ops, batches, paced atomic.Uint64
 }
 
@@ -209,6 +234,31 @@ func (s *Server) Stats() Stats {
 		Connections: c.conns.Load(), Accepted: c.accepted.Load(), Refused: c.refused.Load(),
 		BytesIn: c.in.Load(), BytesOut: c.out.Load(),
 		Turns: c.turns.Load(), Ops: c.ops.Load(), Batches: c.batches.Load(), Paced: c.paced.Load(),
+		Unsent: c.unsent.Load(),
+	}
+}
+
+// inputShare is what the input buffers of one of so many pools may take before
+// connections are held back: enough for the largest request in any case.
+func (s *Server) inputShare(pools int) int {
+	return max(s.opts.MemoryBytes/2/pools, s.opts.MaxRequestBytes)
+}
+
+// stallTimeout is how long a client may take nothing of its answers.
+func (s *Server) stallTimeout() time.Duration {
+	if s.isStopping() {
+		return min(s.opts.StallTimeout, drainStall)
+	}
+	return s.opts.StallTimeout
+}
+
+// isStopping says whether Shutdown has begun.
+func (s *Server) isStopping() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -224,11 +274,9 @@ func (s *Server) Serve() error {
 			s.admit(sock)
 			continue
 		}
-		select {
-		case <-s.stopping:
+		if s.isStopping() {
 			<-s.stopped
 			return nil
-		default:
 		}
 		if !exhausted(err) {
 			return fmt.Errorf("netloop: accepting on %s: %w", s.ln.Addr(), err)
@@ -264,8 +312,9 @@ func (s *Server) admit(sock socket) {
 	s.drv.start(sock)
 }
 
-// Shutdown stops accepting, answers every whole request that had been read,
-// and closes the connections between replies. When ctx ends first it ends the
+// Shutdown stops accepting, ends Waits, answers every whole request that had
+// been read, and closes the connections between replies. A client that takes
+// none of its answers holds it up for a few seconds only. When ctx ends first it ends the
 // contexts of Slow work, closes the remaining sockets and answers an error; the
 // operations under way then finish in the background. Further calls wait for
 // the first.

@@ -22,6 +22,7 @@ type pool struct {
 	mu   sync.Mutex
 	free [bufferSizes][][]byte
 	held int // bytes in free, at most maxPooledBytes
+	lent int // bytes given out and not given back
 }
 
 // get answers a buffer of at least n bytes; its length is its capacity. What
@@ -34,11 +35,15 @@ func (p *pool) get(n int) []byte {
 		}
 		size *= bufferStep
 	}
+	p.mu.Lock()
+	p.lent += n
+	p.mu.Unlock()
 	return make([]byte, n)
 }
 
 func (p *pool) take(k, size int) []byte {
 	p.mu.Lock()
+	p.lent += size
 	if last := len(p.free[k]) - 1; last >= 0 {
 		b := p.free[k][last]
 		p.free[k][last] = nil
@@ -51,17 +56,25 @@ func (p *pool) take(k, size int) []byte {
 	return make([]byte, size)
 }
 
+// inUse is what has been given out and not given back.
+func (p *pool) inUse() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lent
+}
+
 // put takes a buffer back. Nothing may point into it any more.
 func (p *pool) put(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lent -= len(b)
 	size := minBuffer
 	for k := range p.free {
 		if len(b) == size {
-			p.mu.Lock()
 			if p.held+size <= maxPooledBytes {
 				p.free[k] = append(p.free[k], b)
 				p.held += size
 			}
-			p.mu.Unlock()
 			return
 		}
 		size *= bufferStep

@@ -10,16 +10,25 @@ import (
 // takes out input that is there already, and no more.
 const drainLinger = 10 * time.Millisecond
 
-// maxIdleScratch bounds the answer buffer that an idle connection keeps.
-const maxIdleScratch = 1 << 10
+const (
+	// maxIdleScratch bounds the answer buffer that an idle connection keeps.
+	maxIdleScratch = 1 << 10
+	// writeStep is written at a time: each has Options.StallTimeout.
+	writeStep = 64 << 10
+)
 
 // portable serves each connection from a goroutine of its own, with blocking
 // reads and writes. It is for systems without epoll and for listeners that are
 // no plain sockets. An idle connection holds its goroutine and one small
-// buffer. It does not notice that a client has gone while a turn is under way.
+// buffer. It does not notice that a client has gone while a turn is under way,
+// and bounds the answers that clients do not take for each connection only: to
+// what a session answers at a time.
 type portable struct {
 	srv  *Server
 	pool pool
+	room chan struct{} // holds a token when a buffer was given back: see waitForRoom
+	// favour holds a token while a connection reads although there is no memory.
+	favour chan struct{}
 
 	mu       sync.Mutex
 	open     map[*pconn]struct{} // guarded by mu
@@ -31,12 +40,14 @@ type portable struct {
 type pconn struct {
 	engine
 	conn
-	drv  *portable
-	wake chan struct{} // holds a token when the engine has news
+	drv        *portable
+	wake       chan struct{} // holds a token when the engine has news
+	favourEnds time.Time     // while it has the token of portable.favour
+	hasFavour  bool
 }
 
 func newPortable(s *Server) *portable {
-	return &portable{srv: s, open: make(map[*pconn]struct{}), ended: make(chan struct{})}
+	return &portable{srv: s, room: make(chan struct{}, 1), favour: make(chan struct{}, 1), open: make(map[*pconn]struct{}), ended: make(chan struct{})}
 }
 
 func (p *portable) accept() (socket, error) {
@@ -76,6 +87,7 @@ func (p *portable) drain() {
 	p.draining = true
 	for c := range p.open {
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // ends the read that waits
+		c.wakeLocked()                            // ends a Wait
 	}
 	if len(p.open) == 0 {
 		close(p.ended)
@@ -116,14 +128,22 @@ func (c *pconn) run(remote net.Addr) {
 		for c.busy {
 			c.submit()
 			c.publish()
+			if c.waits && c.drv.isDraining() {
+				c.cancel()
+			}
 			<-c.wake
 			c.collect()
 		}
 		c.publish()
+		c.giveBack()
 		if c.dead || c.closing || c.eof || !c.read() {
 			break
 		}
 	}
+	c.r = c.w
+	c.release(c.engine.pool)
+	c.favoured = false
+	c.giveBack()
 	c.sess.Closed()
 	switch {
 	case c.dead:
@@ -145,13 +165,24 @@ func (c *pconn) read() bool {
 	if cap(c.scratch) > maxIdleScratch {
 		c.scratch = nil
 	}
-	room := c.room(c.engine.pool, c.limit(&c.srv.opts))
+	limit := c.limit(&c.srv.opts)
+	if c.drv.crowded() && !c.favoured {
+		if crowded := c.crowdedLimit(limit); c.w-c.r < crowded {
+			limit = crowded
+		} else if !c.waitForRoom() {
+			return false
+		}
+	}
+	room := c.room(c.engine.pool, limit)
 	if room == nil {
 		c.srv.tooLarge(c.nc.RemoteAddr())
 		return false
 	}
 	if idle := c.srv.opts.IdleTimeout; idle > 0 {
 		_ = c.nc.SetReadDeadline(time.Now().Add(idle))
+	}
+	if c.favoured {
+		_ = c.nc.SetReadDeadline(c.favourEnds)
 	}
 	if c.drv.isDraining() { // looked at after the deadline was set: drain sets its own after it
 		return false
@@ -165,16 +196,62 @@ func (c *pconn) read() bool {
 	return n > 0
 }
 
-// send implements wire with a blocking write.
-func (c *pconn) send(_ *conn, p []byte) bool {
-	if idle := c.srv.opts.IdleTimeout; idle > 0 {
-		_ = c.nc.SetWriteDeadline(time.Now().Add(idle))
+// waitForRoom waits until the connections hold less input than they may, or
+// this one, which has part of a large request, may go on all the same: one at a
+// time, for Options.StallTimeout. It says false if the server shuts down.
+func (c *pconn) waitForRoom() bool {
+	for c.drv.crowded() {
+		select {
+		case <-c.drv.room:
+		case c.drv.favour <- struct{}{}:
+			c.favoured, c.hasFavour = true, true
+			c.favourEnds = time.Now().Add(c.srv.opts.StallTimeout)
+			return true
+		case <-c.srv.stopping:
+			return false
+		}
 	}
-	n, err := c.nc.Write(p)
-	c.stats.out += uint64(n)
-	if err != nil {
-		c.dead = true
-		_ = c.nc.Close() // the write's error is the reason
+	c.drv.freed() // there may be room for another one
+	return true
+}
+
+// giveBack wakes those that wait for what this connection no longer needs.
+func (c *pconn) giveBack() {
+	c.drv.freed()
+	if c.hasFavour && !c.favoured {
+		c.hasFavour = false
+		_ = c.nc.SetReadDeadline(time.Time{})
+		<-c.drv.favour
+	}
+}
+
+// crowded says whether the connections hold as much input as they may.
+func (p *portable) crowded() bool { return p.pool.inUse() > p.srv.inputShare(1) }
+
+// freed wakes one of the connections in waitForRoom.
+func (p *portable) freed() {
+	select {
+	case p.room <- struct{}{}:
+	default:
+	}
+}
+
+// send implements wire with blocking writes.
+func (c *pconn) send(_ *conn, p []byte) bool {
+	for len(p) > 0 {
+		patience := c.srv.stallTimeout()
+		if idle := c.srv.opts.IdleTimeout; idle > 0 {
+			patience = min(patience, idle)
+		}
+		_ = c.nc.SetWriteDeadline(time.Now().Add(patience))
+		n, err := c.nc.Write(p[:min(len(p), writeStep)])
+		c.stats.out += uint64(n)
+		if err != nil {
+			c.dead = true
+			_ = c.nc.Close() // the write's error is the reason
+			break
+		}
+		p = p[n:]
 	}
 	return true
 }

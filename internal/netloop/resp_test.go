@@ -20,6 +20,7 @@ import (
 //	INCR key      an operation on cache 0
 //	INCRIN i key  an operation on cache i
 //	GET key       the key itself, through a Get
+//	WAIT ms       a wait
 //	SLOW ms       slow work
 //	HANG          slow work that ends with its context
 //	QUIT          closes after +OK
@@ -49,6 +50,8 @@ type miniSession struct {
 	answers []answer
 	args    [][]byte
 	closed  bool
+	told    int         // of answers: appended already
+	next    int         // of the turn's replies: used already
 	inTurn  atomic.Bool // catches calls at the same time
 	seen    []byte      // the turn's input, to compare with at Reply
 	check   []byte      // a copy of it
@@ -63,7 +66,7 @@ func (s *miniSession) Parse(in []byte, t *Turn) int {
 	if len(in) == 0 {
 		panic("Parse of nothing")
 	}
-	s.answers = s.answers[:0]
+	s.answers, s.told, s.next = s.answers[:0], 0, 0
 	used := 0
 	for {
 		n, need := s.command(in[used:])
@@ -127,6 +130,14 @@ func (s *miniSession) do(t *Turn) (stop, taken bool) {
 		}
 		t.Slow = s.slowWork(string(s.args[0]), s.args)
 		return true, true
+	case "WAIT":
+		if len(s.answers) > 0 {
+			return true, false
+		}
+		s.say("+WAITED\r\n")
+		ms, _ := strconv.Atoi(string(s.args[1]))
+		t.Wait = time.Duration(ms) * time.Millisecond
+		return true, true
 	case "QUIT":
 		s.say("+OK\r\n")
 		t.Close = true
@@ -163,7 +174,7 @@ func (s *miniSession) slowWork(name string, args [][]byte) func(context.Context)
 	}
 }
 
-func (s *miniSession) Reply(out []byte, replies []felix.Reply) []byte {
+func (s *miniSession) Reply(out []byte, replies []felix.Reply) (_ []byte, left int) {
 	if s.closed || !s.inTurn.CompareAndSwap(false, true) {
 		panic("a session's methods overlap")
 	}
@@ -171,14 +182,16 @@ func (s *miniSession) Reply(out []byte, replies []felix.Reply) []byte {
 	if s.verify && !bytes.Equal(s.seen, s.check) {
 		panic("the input of a turn changed before its Reply")
 	}
-	next := 0
-	for i := range s.answers {
-		if a := s.answers[i]; a.text != nil {
+	for ; s.told < len(s.answers); s.told++ {
+		if len(out) >= AnswerBytes {
+			return out, s.left(replies)
+		}
+		if a := s.answers[s.told]; a.text != nil {
 			out = append(out, a.text...)
 			continue
 		}
-		r := &replies[next]
-		next++
+		r := &replies[s.next]
+		s.next++
 		switch {
 		case r.Err != nil:
 			out = append(append(append(out, '-'), r.Err.Message...), "\r\n"...)
@@ -189,10 +202,22 @@ func (s *miniSession) Reply(out []byte, replies []felix.Reply) []byte {
 			out = append(strconv.AppendInt(append(out, ':'), r.Int, 10), "\r\n"...)
 		}
 	}
-	if next != len(replies) {
+	if s.next != len(replies) {
 		panic("replies of another turn")
 	}
-	return out
+	return out, 0
+}
+
+// left is how much is still to be said.
+func (s *miniSession) left(replies []felix.Reply) int {
+	n := 1
+	for _, a := range s.answers[s.told:] {
+		n += len(a.text)
+	}
+	for i := range replies[s.next:] {
+		n += len(replies[s.next+i].Value)
+	}
+	return n
 }
 
 func (s *miniSession) Closed() {

@@ -23,22 +23,30 @@ type Handler interface {
 	TooMany() []byte
 }
 
+// AnswerBytes is how much a session should answer at a time, so that a client
+// that does not read makes the door hold no more than about that for it.
+const AnswerBytes = 128 << 10
+
 // Session is the protocol state of one connection. Its methods are never
 // called at the same time. A connection goes through turns: Parse, then (when
-// every operation has its reply and Slow has returned) Reply, then Parse on
-// what has come in since.
+// every operation has its reply, and Slow or Wait is over) Reply until nothing
+// is left, then Parse on what has come in since.
 type Session interface {
 	// Parse reads whole requests from the front of in, puts what they need
 	// into t, and returns how many bytes it used; a request that is not whole
 	// yet is left, to be seen again with more behind it. in stays untouched
 	// until Reply has returned, so operations may alias it. Parse reads as
-	// many requests as it can, except that a Slow one ends the turn and must
-	// be the turn's only request: if operations stand before it, it is left
-	// for the next turn.
+	// many requests as it can, except that one with Slow or Wait ends the turn
+	// and must be the turn's only request: if others stand before it, it is
+	// left for the next turn. Slow may use nothing, if it only prepares what
+	// the next Parse of the same bytes needs.
 	Parse(in []byte, t *Turn) (used int)
 	// Reply appends the answers to the turn's requests, in their order, to
-	// out. replies are those of the turn's Ops.
-	Reply(out []byte, replies []felix.Reply) []byte
+	// out. replies are those of the turn's Ops. A session that finds
+	// AnswerBytes in out may stop and say how many bytes are left, roughly,
+	// but not 0: when the client has taken what there is, Reply is called
+	// again with the same replies.
+	Reply(out []byte, replies []felix.Reply) (_ []byte, left int)
 	// Closed is called once, when the connection is gone and no operation of
 	// it is under way.
 	Closed()
@@ -55,6 +63,10 @@ type Turn struct {
 	// authentication): it runs on a goroutine of its own, with a context that
 	// ends when the connection or the server does.
 	Slow func(ctx context.Context)
+	// Wait is how long the turn is to last although there is nothing to do; it
+	// holds no goroutine. It is cut short when the client closes its side or
+	// the server shuts down.
+	Wait time.Duration
 	// Need is a hint: the bytes the request at the front of what is left is
 	// known to take in total, so that the buffer grows once. 0 is unknown.
 	Need int

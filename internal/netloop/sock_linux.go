@@ -29,8 +29,8 @@ func (l *loop) note(ev *unix.EpollEvent) {
 	}
 	if ev.Events&(unix.EPOLLHUP|unix.EPOLLRDHUP) != 0 {
 		c.hup = true
-		if ev.Events&unix.EPOLLHUP != 0 && c.cancel != nil {
-			c.cancel() // nobody can read what the slow work finds
+		if c.cancel != nil && (c.waits || ev.Events&unix.EPOLLHUP != 0) {
+			c.cancel() // nobody waits any more, or can read what the slow work finds
 		}
 	}
 	if ev.Events&(unix.EPOLLIN|unix.EPOLLHUP|unix.EPOLLRDHUP) != 0 {
@@ -44,7 +44,7 @@ func (l *loop) note(ev *unix.EpollEvent) {
 
 // queue puts c among the connections to read from, if it is to be read.
 func (l *loop) queue(c *conn) {
-	if !c.queued && c.readable && !c.dead && !c.busy && len(c.out) == 0 && (c.lingering || !l.quiet && !c.closing) {
+	if !c.queued && c.readable && !c.dead && !c.busy && !c.stalled && len(c.out) == 0 && (c.lingering || !l.quiet && !c.closing) {
 		c.queued = true
 		l.ready = append(l.ready, c)
 	}
@@ -74,9 +74,15 @@ func (l *loop) readReady() {
 }
 
 // read takes what the socket has, up to the connection's bound, and says
-// whether the connection is still there.
+// whether there may be something to parse.
 func (l *loop) read(c *conn) bool {
 	limit := c.limit(&l.srv.opts)
+	if l.crowded() && !c.favoured {
+		if limit = c.crowdedLimit(limit); c.w-c.r >= limit {
+			l.stall(c)
+			return false
+		}
+	}
 	for {
 		room := c.room(l.pool, limit)
 		if room == nil {
@@ -127,10 +133,12 @@ func (l *loop) send(c *conn, p []byte) bool {
 	if len(c.out) == 0 && len(rest) >= minBuffer {
 		c.out = rest // the engine makes itself another buffer
 		l.watch(c, true)
+		l.owe(c)
 		return false
 	}
 	c.out = append(c.out, rest...)
 	l.watch(c, true)
+	l.owe(c)
 	return true
 }
 
@@ -166,7 +174,11 @@ func (l *loop) sendRest(c *conn) {
 		return
 	}
 	c.out = nil
+	l.paid(c)
 	l.watch(c, false)
+	if c.left > 0 {
+		l.goOn(c)
+	}
 	if !c.busy {
 		l.resume(c)
 	}
@@ -218,7 +230,7 @@ func (l *loop) hangUp(c *conn) {
 func (l *loop) linger(c *conn) {
 	c.sess.Closed()
 	c.sess = nil
-	c.lingering = true
+	c.lingering, c.stalled = true, false
 	c.r = c.w
 	c.release(l.pool)
 	l.lingers++
@@ -277,7 +289,8 @@ func (l *loop) kill(c *conn) {
 	if c.lingering {
 		l.lingers--
 	}
-	c.out = nil
+	l.paid(c)
+	c.out, c.left, c.rest = nil, 0, nil
 	if c.cancel != nil {
 		c.cancel()
 	}
@@ -298,26 +311,28 @@ func (l *loop) end(c *conn) {
 
 // untilSweep is how long the loop may sleep; negative is for ever.
 func (l *loop) untilSweep() time.Duration {
-	if l.srv.opts.IdleTimeout <= 0 && l.lingers == 0 {
+	if !l.timed() {
 		return -1
 	}
 	l.tick()
 	return time.Duration(max(0, l.nextSweep-l.now))
 }
 
-// sweep closes connections that have been idle, or lingering, for too long.
+// sweep closes connections that have been idle, or lingering, or not reading,
+// for too long.
 func (l *loop) sweep() {
-	idle := int64(l.srv.opts.IdleTimeout)
-	if idle <= 0 && l.lingers == 0 || l.now < l.nextSweep {
+	if !l.timed() || l.now < l.nextSweep {
 		return
 	}
-	l.nextSweep = l.now + int64(lingerFor)
-	if idle > 0 {
-		l.nextSweep = l.now + min(int64(lingerFor), max(idle/4, int64(time.Millisecond)))
-	}
+	l.nextSweep = l.now + int64(l.sweepEvery())
+	idle, stall := int64(l.srv.opts.IdleTimeout), int64(l.srv.stallTimeout())
 	for _, c := range l.conns {
 		switch {
-		case c == nil || c.busy:
+		case c == nil:
+		case c.owed > 0 && l.takesNothing(c) && l.now-c.active >= stall:
+			l.srv.log.Warn("a connection was closed: its client takes no answers", "remote", addrText(peerOf(c.fd)), "held_bytes", c.owed)
+			l.kill(c)
+		case c.busy:
 		case c.lingering:
 			if l.now-c.active >= int64(lingerFor) {
 				l.kill(c)
@@ -325,5 +340,9 @@ func (l *loop) sweep() {
 		case idle > 0 && l.now-c.active >= idle:
 			l.kill(c)
 		}
+	}
+	l.unblock()
+	if l.debtors > 0 && l.srv.stats.unsent.Load() > l.srv.unsentLimit()/2 {
+		l.closeDebtor(true)
 	}
 }

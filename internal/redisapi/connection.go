@@ -180,7 +180,8 @@ func (s *session) setName(name []byte) (refusal string) {
 }
 
 // parseWait: there are no Redis replicas to acknowledge anything, so WAIT for
-// any ends when its time is up, as on a Redis without replicas.
+// any ends when its time is up, as on a Redis without replicas, or the client
+// has closed its side.
 func parseWait(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome {
 	replicas, ok := resp.ParseInt(args[1])
 	if !ok {
@@ -196,15 +197,15 @@ func parseWait(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 	if replicas <= 0 {
 		return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return resp.AppendInt(b, 0) })
 	}
-	return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte {
-		if millis > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, time.Duration(min(millis, math.MaxInt64/int64(time.Millisecond)))*time.Millisecond)
-			defer cancel()
-		}
-		<-ctx.Done()
-		return resp.AppendInt(b, 0)
-	})
+	if len(s.requests) > 0 {
+		return postponed
+	}
+	s.reply(cmd, func(b []byte, _ resp.Version) []byte { return resp.AppendInt(b, 0) })
+	t.Wait = math.MaxInt64
+	if millis > 0 {
+		t.Wait = time.Duration(min(millis, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+	}
+	return last
 }
 
 func parseTime(s *session, cmd *command, _ [][]byte, _ *netloop.Turn) outcome {

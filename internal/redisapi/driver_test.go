@@ -37,5 +37,13 @@ func turn(ctx context.Context, s netloop.Session, in []byte) (used int, out []by
 	if t.Slow != nil {
 		t.Slow(ctx)
 	}
-	return used, s.Reply(nil, replies), t.Close
+	for left := 1; left > 0; { // in parts, if it is much
+		var part []byte
+		part, left = s.Reply(nil, replies)
+		out = append(out, part...)
+	}
+	if used == 0 && t.Slow != nil { // which was only to prepare the next Parse
+		return turn(ctx, s, in)
+	}
+	return used, out, t.Close
 }

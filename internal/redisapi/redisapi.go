@@ -8,6 +8,7 @@
 package redisapi
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
@@ -59,6 +60,7 @@ type Handler struct {
 	runID   string
 	started time.Time
 	pid     int
+	atOnce  context.Context // has ended: for calls that must not wait
 
 	nextID   atomic.Int64
 	accepted atomic.Int64 // connections, ever
@@ -87,6 +89,9 @@ func New(service felix.Service, opts Options) *Handler {
 	if h.options.MaxConnections == 0 {
 		h.options.MaxConnections = felix.MaxConnections
 	}
+	var ended context.CancelFunc
+	h.atOnce, ended = context.WithCancel(context.Background())
+	ended()
 	h.counts = make([]count, len(h.table.all))
 	h.started = h.now()
 	var id [20]byte

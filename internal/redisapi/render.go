@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/netloop"
 	"github.com/felix-go/felix/internal/resp"
 )
 
@@ -62,8 +63,6 @@ func (s *session) render(b []byte, r *request, replies []felix.Reply) []byte {
 			n += counted(r.render, &replies[i])
 		}
 		return resp.AppendInt(b, n)
-	case renderValues:
-		return appendValues(b, r, replies)
 	}
 	return append(b, resp.OK...)
 }
@@ -75,8 +74,6 @@ func one(b []byte, r *request, reply *felix.Reply) []byte {
 		return resp.AppendInt(b, reply.Int)
 	case renderValue:
 		return appendFound(b, r.version, reply)
-	case renderValues:
-		return appendFound(resp.AppendArray(b, 1), r.version, reply)
 	case renderIfApplied:
 		if !reply.Applied {
 			return resp.AppendNull(b, r.version)
@@ -150,21 +147,27 @@ func foundBytes(reply *felix.Reply) int {
 	return 0
 }
 
-// appendValues shows what was found under several keys.
-func appendValues(b []byte, r *request, replies []felix.Reply) []byte {
-	total := 0
-	for i := range replies {
-		total += foundBytes(&replies[i])
+// renderValues appends what was found under several keys, from one of them on,
+// as far as one answer at a time goes, and says where to go on.
+func (s *session) renderValues(b []byte, r *request, replies []felix.Reply, from int) (_ []byte, next int) {
+	if from == 0 {
+		if err, _ := firstError(replies); err != nil {
+			return resp.AppendError(b, s.errorText(r.cmd, err)), len(replies)
+		}
+		total := 0
+		for i := range replies {
+			total += foundBytes(&replies[i])
+		}
+		if total > maxReplyBytes {
+			return resp.AppendError(b, fmt.Sprintf("ERR the values have %d bytes together, at most %d fit in one reply: ask for fewer keys",
+				total, maxReplyBytes)), len(replies)
+		}
+		b = resp.AppendArray(b, len(replies))
 	}
-	if total > maxReplyBytes {
-		return resp.AppendError(b, fmt.Sprintf(
-			"ERR the values have %d bytes together, at most %d fit in one reply: ask for fewer keys", total, maxReplyBytes))
+	for next = from; next < len(replies) && len(b) < netloop.AnswerBytes; next++ {
+		b = appendFound(b, r.version, &replies[next])
 	}
-	b = resp.AppendArray(b, len(replies))
-	for i := range replies {
-		b = appendFound(b, r.version, &replies[i])
-	}
-	return b
+	return b, next
 }
 
 // lifetime is what TTL and its kin say: -2 without the key, -1 without expiry.

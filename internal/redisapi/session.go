@@ -2,7 +2,6 @@ package redisapi
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +17,8 @@ const (
 	// command is bounded by felix.MaxBatchItems.
 	maxTurnOps = 10_000
 	// maxTurnValues bounds the operations whose replies carry values, each of
-	// at most felix.MaxValueBytes.
+	// at most felix.MaxValueBytes. Until they are answered the turn holds on to
+	// the values, which are the store's own.
 	maxTurnValues = 256
 	// maxReplyBytes bounds the reply to one command (MGET, KEYS).
 	maxReplyBytes = 256 << 20
@@ -45,16 +45,17 @@ type session struct {
 	version resp.Version
 	scope   felix.Scope
 	cache   felix.Cache // nil: ask the service at the next command that needs it
+	openErr error       // why it did not have the cache, for the request that was put off
 
 	// The turn: its requests in order, the bytes of those whose reply is known,
-	// and the replies of operations that the session submitted itself.
+	// and how far it is answered.
 
 	requests []request
 	known    []byte
-	own      []felix.Reply
 	slow     []byte // the reply of the slow request
 	values   int    // operations of the turn whose replies carry values
-	closed   bool   // the connection is to be closed: nothing more is answered
+	answered progress
+	closed   bool // the connection is to be closed: nothing more is answered
 
 	// Counting calls: the run of equal commands that is not in Handler.counts
 	// yet.
@@ -143,6 +144,9 @@ func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
 			if o == postponed {
 				break
 			}
+			if cache == nil {
+				cache = s.cache // it was opened for this request
+			}
 			s.skip, s.skipNext = s.skipNext, false
 			if o == last {
 				used += n
@@ -182,8 +186,8 @@ func (s *session) dispatch(args [][]byte, t *netloop.Turn) outcome {
 	if !cmd.arityOK(len(args)) {
 		return s.fail(cmd, arityError(cmd))
 	}
-	if cmd.needsCache && s.cache == nil {
-		return s.openAndDo(cmd, args, t)
+	if cmd.needsCache && s.cache == nil && !s.openNow() {
+		return s.openFirst(cmd, t)
 	}
 	return cmd.parse(s, cmd, args, t)
 }
@@ -257,35 +261,24 @@ func (s *session) runSlow(t *netloop.Turn, cmd *command, f func(ctx context.Cont
 	return last
 }
 
-// openAndDo opens the connection's cache and then submits the request's
-// operations itself, alone in the turn.
-func (s *session) openAndDo(cmd *command, args [][]byte, t *netloop.Turn) outcome {
+// openNow opens the connection's cache if that takes no waiting, as a rule.
+func (s *session) openNow() bool {
+	_, err := s.open(s.h.atOnce)
+	return err == nil
+}
+
+// openFirst opens the connection's cache on a goroutine of its own; then the
+// request is parsed again. It is answered with an error if that did not help.
+func (s *session) openFirst(cmd *command, t *netloop.Turn) outcome {
 	if len(s.requests) > 0 {
 		return postponed
 	}
-	var apart netloop.Turn
-	o := cmd.parse(s, cmd, args, &apart)
-	if len(apart.Ops) == 0 {
-		return o
+	if err := s.openErr; err != nil {
+		s.openErr = nil
+		return s.fail(cmd, s.errorText(cmd, felix.AsError(err)))
 	}
-	// If the context ends, the operations may outlive the turn's input.
-	for i := range apart.Ops {
-		op := &apart.Ops[i]
-		op.Key, op.Value = slices.Clone(op.Key), slices.Clone(op.Value)
-	}
-	t.Slow = func(ctx context.Context) {
-		cache, err := s.open(ctx)
-		if err == nil {
-			s.own, err = felix.Do(ctx, cache, apart.Ops...)
-		}
-		if err != nil {
-			s.own = make([]felix.Reply, len(apart.Ops))
-			for i := range s.own {
-				s.own[i].Err = felix.AsError(err)
-			}
-		}
-	}
-	return last
+	t.Slow = func(ctx context.Context) { _, s.openErr = s.open(ctx) }
+	return postponed
 }
 
 // open is the connection's cache; the service is asked if there is none yet, or
@@ -299,54 +292,6 @@ func (s *session) open(ctx context.Context) (felix.Cache, error) {
 		s.cache = cache
 	}
 	return s.cache, nil
-}
-
-// Reply implements netloop.Session.
-func (s *session) Reply(out []byte, replies []felix.Reply) []byte {
-	if s.own != nil {
-		replies = s.own
-	}
-	known := s.known
-	for i := range s.requests {
-		r := &s.requests[i]
-		before := len(out)
-		switch r.render {
-		case renderKnown:
-			out = append(out, known[:r.bytes]...)
-			known = known[r.bytes:]
-		case renderSlow:
-			out = append(out, s.slow...)
-		default:
-			out = s.render(out, r, replies[:r.ops])
-			replies = replies[r.ops:]
-		}
-		if len(out) > before && out[before] == '-' {
-			s.h.counts[r.cmd.index].failed.Add(1)
-		}
-		if r.silent {
-			out = out[:before]
-		}
-	}
-	s.flushCounts()
-	s.endTurn()
-	return out
-}
-
-// endTurn forgets the turn, and gives large memory back.
-func (s *session) endTurn() {
-	clear(s.requests)
-	s.requests, s.known, s.slow = s.requests[:0], s.known[:0], s.slow[:0]
-	if cap(s.requests) > retainedRequests {
-		s.requests = nil
-	}
-	if cap(s.known) > retainedBytes {
-		s.known = nil
-	}
-	if cap(s.slow) > retainedBytes {
-		s.slow = nil
-	}
-	s.own, s.values = nil, 0
-	s.parser.Release()
 }
 
 // Closed implements netloop.Session.
