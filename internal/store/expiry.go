@@ -46,26 +46,21 @@ type sweeps struct {
 	last   uint64 // the newest generation of any shard
 }
 
-// of finds the shard's sweep; mu is held.
-func (s *sweeps) of(shard uint64) *sweep {
+// begin tells where a pass at nowMillis goes on, and in which generation. isNew
+// says that nothing was known about the shard.
+func (s *sweeps) begin(shard uint64, nowMillis int64) (from []byte, generation uint64, isNew bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	w := s.shards[shard]
-	if w == nil {
+	if isNew = w == nil; isNew {
 		s.last++
 		w = &sweep{generation: s.last}
 		s.shards[shard] = w
 	}
-	return w
-}
-
-// begin tells where a pass at nowMillis goes on, and in which generation.
-func (s *sweeps) begin(shard uint64, nowMillis int64) (from []byte, generation uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.of(shard)
 	if w.resume == nil || nowMillis < w.startMillis || nowMillis-w.startMillis >= repeatMillis {
 		w.resume, w.startMillis = firstHint(shard), nowMillis
 	}
-	return w.resume, w.generation
+	return w.resume, w.generation, isNew
 }
 
 // end keeps what a pass has found, unless the shard has changed since begin.
@@ -73,8 +68,8 @@ func (s *sweeps) begin(shard uint64, nowMillis int64) (from []byte, generation u
 func (s *sweeps) end(shard, generation uint64, resume []byte, stale [][]byte) (full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.of(shard)
-	if w.generation != generation {
+	w := s.shards[shard]
+	if w == nil || w.generation != generation {
 		return false
 	}
 	if bytes.Compare(resume, w.resume) > 0 {
@@ -82,6 +77,13 @@ func (s *sweeps) end(shard, generation uint64, resume []byte, stale [][]byte) (f
 	}
 	w.stale = append(w.stale, stale...)
 	return len(w.stale) >= staleBatch
+}
+
+// forget is for a shard that is not on disk.
+func (s *sweeps) forget(shard uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.shards, shard)
 }
 
 // staleOf are the shard's outdated hints, sorted. DB.writing is held, and must
@@ -119,7 +121,15 @@ func (s *sweeps) changed(parts []Checkpoint) {
 // disk. Hints that no longer match their record are removed on the way, in the
 // shard's next checkpoint or, when they are many, at once.
 func (db *DB) Expired(shard uint64, nowMillis int64, limit int) (keys [][]byte, more bool, err error) {
-	from, generation := db.sweeps.begin(shard, nowMillis)
+	from, generation, isNew := db.sweeps.begin(shard, nowMillis)
+	if isNew {
+		// Looked at after begin: a shard that is dropped meanwhile is forgotten
+		// here or by its drop.
+		if _, exists, err := db.Applied(shard); err != nil || !exists {
+			db.sweeps.forget(shard)
+			return nil, false, err
+		}
+	}
 	end := firstHint(shard)
 	if nowMillis > 0 {
 		end = record.AppendExpiryKey(nil, shard, nowMillis+1, 0, nil)
@@ -238,7 +248,9 @@ func (db *DB) removeStale(shard uint64) error {
 func (s *sweeps) removed(shard uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.of(shard).stale = nil
+	if w := s.shards[shard]; w != nil {
+		w.stale = nil
+	}
 }
 
 // firstHint is below every hint of the shard.

@@ -162,7 +162,7 @@ func TestPassOverAChange(t *testing.T) {
 	db := openMem(t, vfs.NewMem(), Options{})
 	mustWrite(t, db, 1, expiringCounter("a", 10))
 	mustWrite(t, db, 1, gone("a"))
-	from, generation := db.sweeps.begin(1, 100)
+	from, generation, _ := db.sweeps.begin(1, 100)
 	p := pass{db: db, shard: 1, limit: 9}
 	resume, _, err := p.run(from, shardEnd(1))
 	if err != nil || len(p.stale) != 1 {
@@ -173,6 +173,23 @@ func TestPassOverAChange(t *testing.T) {
 	mustWrite(t, db, 1)
 	keys, _ := expired(t, db, 1, 100, 9)
 	wantKeys(t, keys, "a")
+	closeDB(t, db)
+}
+
+// TestSweepOfADroppedShard: nothing is kept of a shard that is not there.
+func TestSweepOfADroppedShard(t *testing.T) {
+	db := openMem(t, vfs.NewMem(), Options{})
+	mustWrite(t, db, 1, expiringCounter("a", 10))
+	keys, _ := expired(t, db, 1, 100, 9)
+	wantKeys(t, keys, "a")
+	if err := db.Drop(1); err != nil {
+		t.Fatal(err)
+	}
+	keys, more := expired(t, db, 1, 100, 9) // by a sweeper that has not heard of it
+	wantKeys(t, keys)
+	if n := len(db.sweeps.shards); n != 0 || more {
+		t.Errorf("%d shards are remembered; more: %v", n, more)
+	}
 	closeDB(t, db)
 }
 
