@@ -235,12 +235,12 @@ func (s *Shard) Compact(index uint64) error {
 
 // PrepareRestart makes the log fit the applied state that a Raft node is about
 // to be created with, which ends with the entry of this index and term: the
-// hard state's commit index is raised to it, and a log that does not reach it,
-// or has another term there, is made to start after it, synced. For a new shard
-// it makes the log begin after its first state. Index 0 is no state.
+// hard state's commit index is raised to it, and the log of a new shard, which
+// has no hard state, is made to start after it, synced. Index 0 is no state.
 //
 // An error that wraps ErrCorrupt means that the two contradict each other: the
-// log begins after the state ends, or synced entries or votes are missing.
+// log begins after the state ends, or ends before it does, or has another entry
+// there, or synced votes are missing. Only synced entries are ever applied.
 func (s *Shard) PrepareRestart(index, term uint64) error {
 	l := s.log
 	l.writeMu.Lock()
@@ -270,17 +270,23 @@ func (s *Shard) restart(index, term uint64) (Append, error) {
 	if hs != (hardState{}) && hs.term < term {
 		return a, fmt.Errorf("entry %d of term %d is applied, but the hard state is of term %d: synced data is missing", index, term, hs.term)
 	}
-	hs.term = max(hs.term, term) // a shard that never voted
-	if have, err := s.w.term(index); err == nil && have == term {
+	switch have, err := s.w.term(index); {
+	case err == nil && have == term:
 		hs.commit = max(hs.commit, index)
 		if hs.commit > s.w.last {
 			return a, fmt.Errorf("entry %d is committed, but the log ends with entry %d: synced data is missing", hs.commit, s.w.last)
 		}
-	} else {
+	case hs != (hardState{}):
+		if err != nil {
+			return a, fmt.Errorf("entry %d is applied, but the log ends with entry %d: synced data is missing", index, s.w.last)
+		}
+		return a, fmt.Errorf("entry %d of term %d is applied, but the log has one of term %d there", index, term, have)
+	default:
 		a.Reset = &Reset{Index: index, Term: term}
 		a.Sync = true
 		hs.commit = index // nothing above it is in the log any more
 	}
+	hs.term = max(hs.term, term) // a shard that never voted
 	if hs != s.hard {
 		a.HardState = hs.proto()
 	}
