@@ -47,6 +47,8 @@ type Options struct {
 	CheckpointEvery time.Duration // how long a change may stay out of the state store
 	CheckpointBytes int64         // log bytes of a shard that ask for a checkpoint
 	CheckpointDirty int           // dirty entries of a shard that do
+	MaxDirtyBytes   int64         // bound on records that are not in the state store yet; at it, writes wait
+	MaxLogBytes     int64         // bound on the logs of all shards, which a restart replays; at it, writes wait
 	SweepEvery      time.Duration // how often expired records are looked for
 	// ReplicationIsTarget lets a cache ask for more replicas than there are
 	// brokers; otherwise that is refused.
@@ -66,6 +68,8 @@ func (o *Options) setDefaults() {
 	set(&o.CheckpointEvery, 15*time.Second)
 	set(&o.CheckpointBytes, 64<<20)
 	set(&o.CheckpointDirty, 256<<10)
+	set(&o.MaxDirtyBytes, max(o.RecordBytes, minDirtyBytes))
+	set(&o.MaxLogBytes, 1<<30)
 	set(&o.SweepEvery, time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -176,13 +180,13 @@ func (b *Broker) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	b.committer = newCommitter(b)
+	b.checkpoint = newCheckpointer(b)
 	for range b.opts.Workers {
 		w := newWorker(b)
 		b.workers = append(b.workers, w)
 		go w.run()
 	}
 	go b.committer.run()
-	b.checkpoint = newCheckpointer(b)
 	b.background.Add(2)
 	go func() { defer b.background.Done(); b.checkpoint.run(ctx) }()
 	go func() { defer b.background.Done(); b.sweep(ctx) }()

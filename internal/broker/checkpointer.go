@@ -14,7 +14,9 @@ import (
 // records to the state store, writes them, and has the log truncated. The
 // shards' workers gather the records, a slice a step.
 type checkpointer struct {
-	b *Broker
+	b        *Broker
+	pressure pressure
+	wake     chan struct{} // capacity 1
 	// writing is held while a checkpoint is written, so that the data of a
 	// deleted cache is not written again after it was dropped.
 	writing sync.Mutex
@@ -52,7 +54,15 @@ func (job *captureJob) abandon(t *store.Table) {
 }
 
 func newCheckpointer(b *Broker) *checkpointer {
-	return &checkpointer{b: b}
+	return &checkpointer{b: b, pressure: pressure{b: b}, wake: make(chan struct{}, 1)}
+}
+
+// soon has the checkpointer look at once, not at its next poll.
+func (c *checkpointer) soon() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (c *checkpointer) run(ctx context.Context) {
@@ -63,10 +73,15 @@ func (c *checkpointer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-c.wake:
+		}
+		due := c.due
+		if c.pressure.behind() {
+			due = worthwhile
 		}
 		// A round that has begun is finished also when the broker stops: it is
 		// short, and the last checkpoint then finds nothing half done.
-		if err := c.round(context.WithoutCancel(ctx), c.due); err != nil {
+		if err := c.round(context.WithoutCancel(ctx), due); err != nil {
 			c.b.opts.Fatal(err)
 			return
 		}
@@ -88,6 +103,14 @@ func (c *checkpointer) due(r *replica, now time.Duration) bool {
 		return false
 	}
 	return dirty >= o.CheckpointDirty || logged >= o.CheckpointBytes || now-r.savedAt >= o.CheckpointEvery
+}
+
+// worthwhile says whether a checkpoint of a shard would make room in memory or
+// in the log. It runs on its worker.
+func worthwhile(r *replica, _ time.Duration) bool {
+	first, err := r.log.FirstIndex()
+	table := r.shard.Table()
+	return table.DirtyEntries() > 0 || err == nil && first <= table.Applied().Index
 }
 
 // round takes a checkpoint of every shard for which due says yes, as one
@@ -134,7 +157,19 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 			return nil
 		}
 	}
+	c.goOn()
 	return nil
+}
+
+// goOn has all shards look whether they still must wait for room.
+func (c *checkpointer) goOn() {
+	for _, w := range c.b.workers {
+		w.call(func() {
+			for _, r := range w.replicas {
+				w.activate(r)
+			}
+		})
+	}
 }
 
 // write writes what was captured and answers the jobs that it belongs to.

@@ -34,6 +34,7 @@ var restartCases = []restartCase{
 
 func noCheckpoints(o *Options) {
 	o.CheckpointEvery, o.CheckpointDirty, o.CheckpointBytes = 24*time.Hour, 1<<40, 1<<50
+	o.MaxDirtyBytes, o.MaxLogBytes = 1<<50, 1<<50
 }
 
 const fillBatch = 10_000

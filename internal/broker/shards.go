@@ -27,6 +27,9 @@ const (
 	heartbeatTicks = 1
 	// maxEntryBytes is about how large a log entry grows.
 	maxEntryBytes = 1 << 20
+	// maxApplyBytes is about how much of the log a shard applies in one step:
+	// some ten milliseconds, after which its worker does other things too.
+	maxApplyBytes = 4 << 20
 )
 
 // bootstrapIndex is the applied index that a new shard begins with. Only such a
@@ -73,7 +76,7 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	table := store.NewTable(applied, b.budget)
 	s, err := shard.New(shard.Config{ID: id, RaftID: raftID, Consistency: consistency, Log: log, Table: table,
 		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
-		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes})
+		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes})
 	if err != nil {
 		return nil, err
 	}

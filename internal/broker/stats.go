@@ -11,6 +11,8 @@ type Stats struct {
 	Operations            uint64 // evaluated since the start
 	InflightBytes         int64
 	RecordBytes           int64
+	DirtyBytes            int64  // of these: not in the state store yet
+	LogBytes              int64  // of all shards' logs, at most a tick ago
 	StateBytes            uint64 // on disk
 	Log                   raftlog.Stats
 	Checkpoints           store.CheckpointStats
@@ -18,7 +20,8 @@ type Stats struct {
 
 // Stats reads the counters.
 func (b *Broker) Stats() Stats {
-	s := Stats{InflightBytes: b.inflight.Load(), RecordBytes: b.budget.UsedBytes(), StateBytes: b.db.DiskBytes(),
+	s := Stats{InflightBytes: b.inflight.Load(), RecordBytes: b.budget.UsedBytes(),
+		DirtyBytes: b.budget.DirtyBytes(), LogBytes: b.checkpoint.pressure.logBytes.Load(), StateBytes: b.db.DiskBytes(),
 		Log: b.log.Stats(), Checkpoints: b.db.CheckpointStats()}
 	b.mu.RLock()
 	defer b.mu.RUnlock()

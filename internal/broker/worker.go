@@ -25,6 +25,7 @@ type worker struct {
 	replicas map[uint64]*replica
 	active   []*replica
 	out      shard.Output
+	logBytes int64 // of its replicas' logs, at the last tick
 }
 
 // inbox is what waits for a worker.
@@ -88,15 +89,24 @@ func (w *worker) run() {
 		select {
 		case <-w.wake:
 		case <-ticker.C:
-			for _, r := range w.replicas {
-				r.shard.Tick()
-				w.activate(r)
-			}
+			w.tick()
 		}
 		if !w.step() {
 			return
 		}
 	}
+}
+
+// tick moves the shards' clocks, and tells how long their logs are.
+func (w *worker) tick() {
+	logBytes := int64(0)
+	for _, r := range w.replicas {
+		r.shard.Tick()
+		w.activate(r)
+		logBytes += r.log.Size()
+	}
+	w.b.checkpoint.pressure.logBytes.Add(logBytes - w.logBytes)
+	w.logBytes = logBytes
 }
 
 // close ends the goroutine; what is under way is failed as unavailable or
@@ -192,8 +202,12 @@ func (w *worker) advance() {
 	now := w.b.now()
 	again := w.active
 	w.active = nil
+	writes, replay := w.b.checkpoint.pressure.full()
 	for _, r := range again {
 		r.active = false
+		if r.id != metaShard { // caches can always be deleted
+			r.shard.Hold(writes, replay)
+		}
 		if err := r.shard.Advance(now, &w.out); err != nil {
 			w.b.opts.Fatal(fmt.Errorf("shard %d stopped: %w", r.id, err))
 			return
@@ -201,6 +215,13 @@ func (w *worker) advance() {
 		r.owns.Store(r.shard.Owns())
 		r.operation.Store(r.shard.Stats().Operations)
 		w.openCursors()
+		if r.shard.Unfinished() {
+			w.activate(r)
+			w.signal()
+		}
+	}
+	if w.b.checkpoint.pressure.dirtySoon() {
+		w.b.checkpoint.soon()
 	}
 	w.b.committer.add(w.out.Appends)
 	w.startLoads()

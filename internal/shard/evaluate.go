@@ -31,6 +31,7 @@ const entryOverheadBytes = 32
 // evaluate works through the queue until an entry is full, and proposes it. It
 // says whether there was one.
 func (s *Shard) evaluate(out *Output) (proposed bool) {
+	s.setAside()
 	if len(s.queue) == 0 || !s.Owns() {
 		return false
 	}

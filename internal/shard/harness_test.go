@@ -104,7 +104,7 @@ func newCluster(t *testing.T, n int, consistency felix.Consistency, seed uint64)
 	cryptotest.SetGlobalRandom(t, seed)
 	c := &cluster{t: t, cut: map[uint64]bool{}, calls: map[*Request]*call{}, cfg: Config{
 		ID: 9, Consistency: consistency, Logger: refuser{}, ElectionTicks: testElectionTicks, HeartbeatTicks: 1,
-		MaxInflightBytes: 1 << 20, MaxEntryBytes: 64 << 10}}
+		MaxInflightBytes: 1 << 20, MaxEntryBytes: 64 << 10, MaxApplyBytes: 1 << 20}}
 	conf := &raftpb.ConfState{}
 	for id := range uint64(n) {
 		conf.Voters = append(conf.Voters, id+1)
@@ -271,7 +271,9 @@ func (c *cluster) run() {
 
 func (c *cluster) runOne() bool {
 	for _, r := range c.nodes {
-		r.advance()
+		if r.advance(); r.Shard != nil && r.Unfinished() {
+			return true
+		}
 	}
 	for _, r := range c.nodes {
 		if !r.hold && len(r.appends) > 0 {

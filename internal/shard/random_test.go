@@ -81,6 +81,9 @@ func newStorm(t *testing.T, n int, consistency felix.Consistency, seed uint64) *
 	if s.rng.IntN(2) == 0 {
 		s.cfg.MaxEntryBytes, s.cfg.MaxInflightBytes = 100, 200
 	}
+	if s.rng.IntN(2) == 0 {
+		s.cfg.MaxApplyBytes = 1 // an entry a step
+	}
 	for _, r := range s.nodes {
 		r.start()
 	}
@@ -298,6 +301,9 @@ func (s *storm) fail(r *replica, up bool) {
 		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(from), To: new(r.id), Term: new(r.term)}))
 		r.advance()
 		s.stats["coup"]++
+	case n == 14 && up:
+		r.Hold(s.rng.IntN(2) == 0, s.rng.IntN(2) == 0)
+		s.stats["hold"]++
 	case n == 13 && up && r.leader:
 		to := 1 + s.rng.Uint64N(uint64(len(s.nodes)))
 		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTransferLeader.Enum(), From: new(to), To: new(r.id)}))
@@ -313,6 +319,7 @@ func (s *storm) heal() *replica {
 		if r.Shard == nil {
 			r.start()
 		}
+		r.Hold(false, false)
 	}
 	for range 200 {
 		s.tick(1)
@@ -354,7 +361,7 @@ func (s *storm) judge(exact bool) {
 			s.t.Errorf("replica %d has applied %d, the owner %d", r.id, r.dbApplied.Index, owner.dbApplied.Index)
 		}
 		r.table.Release()
-		if r.Shard.inflight != 0 || len(r.waiting) != 0 || len(r.Shard.loads) != 0 || len(r.queue) != 0 {
+		if r.Shard.inflight != 0 || len(r.waiting) != 0 || len(r.Shard.loads) != 0 || len(r.queue)+len(r.held)+len(r.unapplied) != 0 {
 			s.t.Errorf("replica %d is not at rest: %d bytes, %d waiting", r.id, r.inflight, len(r.waiting))
 		}
 	}

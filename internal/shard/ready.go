@@ -3,6 +3,7 @@ package shard
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -13,31 +14,42 @@ import (
 	"github.com/felix-go/felix/internal/store"
 )
 
-// handleReady takes what Raft has decided until there is nothing more.
+// handleReady takes all that Raft has decided, and applies what is committed,
+// as much as this step may.
 func (s *Shard) handleReady(out *Output) error {
-	for s.node.HasReady() {
-		rd := s.node.Ready()
-		// The order is rule 3: role and term before the commit index.
-		s.handleRole(&rd, out)
-		s.handleEntries(&rd)
-		if commit := rd.HardState.GetCommit(); commit > s.commit {
-			s.commit = commit
+	for {
+		for s.node.HasReady() {
+			s.take(s.node.Ready(), out)
 		}
-		s.handleReadStates(rd.ReadStates)
-		for _, m := range rd.Messages {
-			switch m.GetTo() {
-			case raft.LocalAppendThread:
-				out.Appends = append(out.Appends, s.append(m, rd.MustSync))
-			case raft.LocalApplyThread:
-				if err := s.apply(m, out); err != nil {
-					return err
-				}
-			default:
-				out.Messages = append(out.Messages, m)
-			}
+		if !s.mayApply() {
+			return nil
+		}
+		m := s.unapplied[0]
+		s.unapplied = slices.Delete(s.unapplied, 0, 1)
+		if err := s.apply(m, out); err != nil {
+			return err
 		}
 	}
-	return nil
+}
+
+func (s *Shard) take(rd raft.Ready, out *Output) {
+	// The order is rule 3: role and term before the commit index.
+	s.handleRole(&rd, out)
+	s.handleEntries(&rd)
+	if commit := rd.HardState.GetCommit(); commit > s.commit {
+		s.commit = commit
+	}
+	s.handleReadStates(rd.ReadStates)
+	for _, m := range rd.Messages {
+		switch m.GetTo() {
+		case raft.LocalAppendThread:
+			out.Appends = append(out.Appends, s.append(m, rd.MustSync))
+		case raft.LocalApplyThread:
+			s.unapplied = append(s.unapplied, m)
+		default:
+			out.Messages = append(out.Messages, m)
+		}
+	}
 }
 
 func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
@@ -115,6 +127,7 @@ func (s *Shard) append(m *raftpb.Message, sync bool) Append {
 // apply makes committed entries the applied state, and tells Raft.
 func (s *Shard) apply(m *raftpb.Message, out *Output) error {
 	for _, e := range m.GetEntries() {
+		s.applyLeft -= len(e.GetData()) + entryOverheadBytes
 		if err := s.applyEntry(e); err != nil {
 			return fmt.Errorf("shard %d: entry %d of term %d: %w", s.cfg.ID, e.GetIndex(), e.GetTerm(), err)
 		}

@@ -77,12 +77,18 @@ var (
 	errLostOwner = &felix.Error{Code: felix.Unavailable,
 		Message:    "the key's shard changed its owner before the answer was confirmed; nothing was applied, try again",
 		RetryAfter: 100 * time.Millisecond}
+	errBusy = &felix.Error{Code: felix.ResourceExhausted,
+		Message:    "the key's shard could not take the operation up in time, because its disk does not keep up; nothing was applied, try again a little later",
+		RetryAfter: 500 * time.Millisecond}
+	errUnconfirmed = &felix.Error{Code: felix.Unavailable,
+		Message:    "the answer could not be confirmed in time, by the disk or by a majority; nothing was applied, try again",
+		RetryAfter: 200 * time.Millisecond}
 	errUnknown = &felix.Error{Code: felix.OutcomeUnknown,
 		Message: "the operation was logged but its commit could not be confirmed: it may or may not be applied"}
 )
 
-// fail answers all of a request that is not answered yet: what was not
-// evaluated with err, what was evaluated with what can be said of it.
+// fail answers all of a request that is not answered yet with err, but what
+// may have been written as unknown.
 func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 	switch r.Kind {
 	case Ops, Sweep:
@@ -97,7 +103,7 @@ func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 				*reply = felix.Reply{Err: errUnknown}
 			default:
 				// A read or a refusal that was not confirmed (rule 5).
-				*reply = felix.Reply{Err: errLostOwner}
+				*reply = felix.Reply{Err: err}
 			}
 		}
 	case Clear:
@@ -111,21 +117,27 @@ func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 	out.Done = append(out.Done, r)
 }
 
-// expire fails the requests whose deadline has passed. Those that wait for the
-// disk are not looked at: it answers, or the process ends.
+// expire fails the requests whose deadline has passed. Those that wait for
+// loads are not looked at: the disk answers, or the process ends. An owner has
+// not evaluated a request only because it must not yet: rule 2, or Hold.
 func (s *Shard) expire(out *Output) {
-	s.queue = s.expireIn(s.queue, out)
-	s.waiting = s.expireIn(s.waiting, out)
+	why := errNoOwner
+	if s.Owns() {
+		why = errBusy
+	}
+	s.queue = s.expireIn(s.queue, why, out)
+	s.held = s.expireIn(s.held, why, out)
+	s.waiting = s.expireIn(s.waiting, errUnconfirmed, out)
 }
 
-func (s *Shard) expireIn(list []*Request, out *Output) []*Request {
+func (s *Shard) expireIn(list []*Request, why *felix.Error, out *Output) []*Request {
 	kept := list[:0]
 	for _, r := range list {
 		if r.Deadline > s.now.Mono {
 			kept = append(kept, r)
 			continue
 		}
-		s.fail(r, errNoOwner, out)
+		s.fail(r, why, out)
 	}
 	clear(list[len(kept):])
 	return kept

@@ -356,8 +356,8 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("kind %d: done %v, %v", k.Kind, k.done, k.Err)
 		}
 	}
-	queued.want("not evaluated", 0, 0, felix.Unavailable)
-	queued.want("not evaluated", 1, 0, felix.Unavailable)
+	queued.want("not evaluated", 0, 0, felix.ResourceExhausted)
+	queued.want("not evaluated", 1, 0, felix.ResourceExhausted)
 	follower.want("without an owner", 0, 0, felix.Unavailable)
 	later.waits("its deadline is later")
 	if err := queued.reply(0).Err; err.RetryAfter == 0 {

@@ -55,6 +55,9 @@ type Config struct {
 	// MaxEntryBytes is about how large an entry may grow before the next one
 	// is begun.
 	MaxEntryBytes int
+	// MaxApplyBytes is about how much of the log one step applies, so that a
+	// replay does not keep the runner from everything else.
+	MaxApplyBytes int
 }
 
 // Output is what a step wants done. The runner empties it between steps.
@@ -117,6 +120,7 @@ type Shard struct {
 
 	submitted uint64     // requests, ever
 	queue     []*Request // not evaluated, in order
+	held      []*Request // not evaluated and older than queue; see Hold
 	waiting   []*Request // evaluated, not answered
 	loads     map[store.Ref]*pendingLoad
 	proposals []proposal // in index order: evaluated, not applied
@@ -126,6 +130,12 @@ type Shard struct {
 	refs      []store.Ref
 	hashes    []uint64        // scratch of findAll
 	touches   [][]store.Touch // to use again
+
+	holdWrites, holdReplay bool // see Hold
+	// unapplied are Raft's orders to apply committed entries, in order;
+	// applyLeft is how many bytes of them this step may still apply.
+	unapplied []*raftpb.Message
+	applyLeft int
 
 	fenceSeq     uint64 // of the last round begun
 	fenceDone    uint64 // of the last round confirmed
@@ -168,7 +178,7 @@ func New(cfg Config) (*Shard, error) {
 		Applied:                   applied.Index,
 		AsyncStorageWrites:        true,
 		MaxSizePerMsg:             1 << 20,
-		MaxCommittedSizePerReady:  64 << 20,
+		MaxCommittedSizePerReady:  uint64(cfg.MaxApplyBytes),
 		MaxUncommittedEntriesSize: math.MaxUint64, // rule 2: bounded before evaluating
 		MaxInflightMsgs:           256,
 		CheckQuorum:               true,
@@ -238,9 +248,11 @@ func (s *Shard) Step(m *raftpb.Message) error {
 // Tick moves Raft's logical clock.
 func (s *Shard) Tick() { s.node.Tick() }
 
-// Advance does all that can be done at this time.
+// Advance does all that can be done at this time, or as much of it as is enough
+// for one step: see Unfinished.
 func (s *Shard) Advance(now Now, out *Output) error {
 	s.now = now
+	s.applyLeft = s.cfg.MaxApplyBytes
 	s.expire(out)
 	if err := s.handleReady(out); err != nil {
 		return err
@@ -272,6 +284,8 @@ func (s *Shard) Close(err *felix.Error, out *Output) {
 		}
 	}
 	s.loads = nil
+	s.queue = append(s.queue, s.held...)
+	s.held = nil
 	inOrder(s.queue)
 	for _, r := range s.queue {
 		s.fail(r, err, out)

@@ -18,6 +18,7 @@ type Ref uint32
 type Budget struct {
 	MaxBytes int64
 	used     atomic.Int64
+	dirty    atomic.Int64
 }
 
 // UsedBytes is what the tables hold, roughly.
@@ -111,6 +112,8 @@ const (
 	// entryBytes is what an entry costs: itself and its share of the index.
 	entryBytes = 64 + 12
 	valueBytes = 40 + 16
+	// longKeyBytes is what a key outside of its entry costs beside its bytes.
+	longKeyBytes = 24
 )
 
 type chunk struct {
@@ -154,7 +157,10 @@ type Table struct {
 	// warmed is written, so that the compiler keeps the reads that Warm is for.
 	warmed uint64
 	bytes  int64
-	budget *Budget
+	// dirtyBytes is the part of bytes that only a checkpoint can free;
+	// dirtyTold is what the budget knows of it.
+	dirtyBytes, dirtyTold int64
+	budget                *Budget
 }
 
 // NewTable makes the table of a shard whose DB state is applied.
@@ -173,7 +179,7 @@ func (t *Table) reset() {
 	t.longKeys, t.freeLong = make([][]byte, 1), nil
 	t.flights, t.freeFlight = make([]flight, 1), nil
 	t.held = record.Counts{}
-	t.dirty = nil
+	t.dirty, t.dirtyBytes = nil, 0
 	t.hand = 0
 }
 
@@ -198,7 +204,11 @@ func (t *Table) Bytes() int64 { return t.bytes }
 func (t *Table) DirtyEntries() int { return len(t.dirty) }
 
 // Release gives the table's memory back to the budget; the table is dead.
-func (t *Table) Release() { t.charge(-t.bytes) }
+func (t *Table) Release() {
+	t.charge(-t.bytes)
+	t.dirtyBytes = 0
+	t.tellDirty()
+}
 
 func (t *Table) complete() bool {
 	return t.held.Counters == t.applied.Counts.Counters && t.held.Values == t.applied.Counts.Values
@@ -314,7 +324,6 @@ func (t *Table) insert(key []byte) Ref {
 	t.inserted++
 	e := &c.entries[ref&(chunkSize-1)]
 	*e = entry{keyLen: uint16(len(key)), flags: flagLive | flagUsed}
-	cost := int64(entryBytes)
 	if len(key) <= inlineKeyBytes {
 		copy(e.key[:], key)
 	} else {
@@ -322,10 +331,9 @@ func (t *Table) insert(key []byte) Ref {
 		t.longKeys[slot] = bytes.Clone(key)
 		e.key[0], e.key[1], e.key[2], e.key[3] = byte(slot), byte(slot>>8), byte(slot>>16), byte(slot>>24)
 		e.flags |= flagLongKey
-		cost += int64(len(key)) + 24
 	}
 	t.index.add(maphash.Bytes(t.seed, key), ref)
-	t.charge(cost)
+	t.charge(t.cost(e))
 	return ref
 }
 
@@ -373,11 +381,10 @@ func (t *Table) remove(ref Ref) {
 	invariant.Check(e.flags&(flagDirtyAny|flagLoading) == 0 && e.flight == 0, "an entry in use was removed")
 	key := t.keyOf(e)
 	t.index.remove(maphash.Bytes(t.seed, key), ref)
-	cost := int64(entryBytes)
 	t.setHas(e, 0)
+	cost := t.cost(e)
 	if e.flags&flagLongKey != 0 {
 		slot := e.longSlot()
-		cost += int64(len(key)) + 24
 		t.longKeys[slot] = nil
 		t.freeLong = append(t.freeLong, slot)
 	}
@@ -407,7 +414,7 @@ func (t *Table) setHas(e *entry, has flags) {
 		e.sum, e.expiry, e.version = 0, 0, 0
 	}
 	if has&flagHasValue == 0 && e.value != 0 {
-		t.charge(-valueBytes - int64(len(t.values[e.value].data)))
+		t.chargeValue(e, -valueBytes-int64(len(t.values[e.value].data)))
 		t.values[e.value] = valueSlot{}
 		t.freeValues = append(t.freeValues, e.value)
 		e.value = 0
@@ -425,11 +432,19 @@ func sign(f flags) int64 {
 func (t *Table) setValue(e *entry, data []byte, expiry int64, version uint64) {
 	if e.value == 0 {
 		e.value = take(&t.freeValues, &t.values)
-		t.charge(valueBytes)
+		t.chargeValue(e, valueBytes)
 	}
 	v := &t.values[e.value]
-	t.charge(int64(len(data)) - int64(len(v.data)))
+	t.chargeValue(e, int64(len(data))-int64(len(v.data)))
 	*v = valueSlot{data: data, expiry: expiry, version: version}
+}
+
+// chargeValue charges a change of the entry's value.
+func (t *Table) chargeValue(e *entry, n int64) {
+	t.charge(n)
+	if e.flags&flagDirtyAny != 0 {
+		t.dirtyBytes += n
+	}
 }
 
 // take finds a free slot of a slab; slot 0 is never given.

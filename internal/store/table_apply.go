@@ -65,6 +65,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 	t.applied.Index, t.applied.Term = index, term
 	t.applied.Ceiling = max(t.applied.Ceiling, r.Header.Ceiling)
 	t.applied.Counts.Add(r.Header.Change)
+	t.tellDirty()
 	return nil
 }
 
@@ -135,6 +136,7 @@ func (t *Table) touch(ref Ref, e *entry) {
 		}
 	}
 	if e.flags&now == 0 {
+		t.soil(e)
 		e.flags |= now
 		t.dirty = append(t.dirty, ref)
 	}

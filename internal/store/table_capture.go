@@ -17,9 +17,13 @@ type Capture struct {
 	entries    []Ref
 	next       int // of entries, to capture; then, to clean
 	arena      []byte
+	bytes      int64 // charged to the table for it
 	aborted    bool
 	written    bool // FinishSlice was called: the DB has it, and entries before next may be gone
 }
+
+// recordBytes is what a CheckpointRecord takes beside its key and value.
+const recordBytes = 104
 
 // BeginCheckpoint starts a checkpoint of the table as it is now. Only one can
 // be under way.
@@ -31,6 +35,8 @@ func (t *Table) BeginCheckpoint() *Capture {
 	t.dirty, t.clearDisk = nil, false
 	t.parity ^= 1
 	t.checkpoint = c
+	t.hold(c, recordBytes*int64(cap(c.Checkpoint.Records)))
+	t.tellDirty()
 	return c
 }
 
@@ -45,6 +51,7 @@ func (t *Table) CaptureSlice(c *Capture, n int) (whole bool) {
 		}
 		c.next++
 	}
+	t.tellDirty()
 	if c.aborted || c.next == len(c.entries) {
 		c.next = 0
 		return true
@@ -58,12 +65,15 @@ func (c *Capture) Aborted() bool { return c.aborted }
 
 // Abandon gives a checkpoint up, as when its shard is closed.
 func (t *Table) Abandon(c *Capture) {
+	t.hold(c, -c.bytes)
+	t.tellDirty()
 	c.abort()
 	t.checkpoint = nil
 }
 
+// abort is for a table that forgets everything, what c holds included.
 func (c *Capture) abort() {
-	c.aborted = true
+	c.aborted, c.bytes = true, 0
 	c.entries = nil
 }
 
@@ -73,6 +83,7 @@ func (c *Capture) capture(t *Table, e *entry) {
 	key := t.keyOf(e)
 	if cap(c.arena)-len(c.arena) < len(key) {
 		c.arena = make([]byte, 0, max(64<<10, len(key)))
+		t.hold(c, int64(cap(c.arena)))
 	}
 	from := len(c.arena)
 	c.arena = append(c.arena, key...)
@@ -96,15 +107,19 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 		c.next++
 		e := t.at(ref)
 		e.flags &^= old | flagCaptured
+		t.cleaned(e)
 		if e.flags&(flagHasAll|flagDirtyAny|flagLoading) == 0 && e.flags&flagKnownAll == flagKnownAll && e.flight == 0 {
 			t.remove(ref)
 		}
 	}
-	if c.next < len(c.entries) {
-		return false
+	whole = c.next == len(c.entries)
+	if whole {
+		c.Checkpoint.Records = nil
+		t.hold(c, -c.bytes)
+		t.checkpoint = nil
 	}
-	t.checkpoint = nil
-	return true
+	t.tellDirty()
+	return whole
 }
 
 // DiskVoid says that everything the DB holds of the shard was cleared, and a

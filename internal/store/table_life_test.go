@@ -121,7 +121,10 @@ type books struct {
 func (l *life) audit() (b books) {
 	t := l.table
 	current := flagDirty0 << t.parity
-	dirty := 0
+	dirty, dirtyBytes := 0, int64(0)
+	if c := t.checkpoint; c != nil {
+		dirtyBytes, b.bytes = c.bytes, c.bytes
+	}
 	for number, c := range t.chunks {
 		if c == nil {
 			continue
@@ -137,6 +140,9 @@ func (l *life) audit() (b books) {
 			if e.flags&current != 0 {
 				dirty++
 			}
+			if e.flags&flagDirtyAny != 0 {
+				dirtyBytes += t.cost(e)
+			}
 			if t.checkpoint == nil && e.flags&flagDirtyAny&^current != 0 {
 				l.t.Fatalf("key %.20q is dirty for a checkpoint that is over", t.keyOf(e))
 			}
@@ -148,6 +154,9 @@ func (l *life) audit() (b books) {
 	}
 	if b.bytes != t.bytes || b.bytes != l.budget.UsedBytes() {
 		l.t.Fatalf("the table is charged %d bytes, the budget %d, want %d", t.bytes, l.budget.UsedBytes(), b.bytes)
+	}
+	if dirtyBytes != t.dirtyBytes || l.budget.DirtyBytes() != t.dirtyTold {
+		l.t.Fatalf("%d bytes are dirty for the table, the budget was told %d, knows %d; want %d", t.dirtyBytes, t.dirtyTold, l.budget.DirtyBytes(), dirtyBytes)
 	}
 	if b.held.Counters != t.held.Counters || b.held.Values != t.held.Values {
 		l.t.Fatalf("the table counts %+v records that it holds, has %+v", t.held, b.held)

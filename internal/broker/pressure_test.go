@@ -1,0 +1,174 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix"
+)
+
+// stuckState is a disk on which no checkpoint is finished while it is closed.
+type stuckState struct {
+	mu sync.RWMutex // held for writing: closed
+}
+
+func (s *stuckState) wrap(fs vfs.FS) vfs.FS {
+	return &diskFS{FS: fs, before: func(op diskOp) error {
+		if op.kind == "sync" && strings.Contains(op.path, "checkpoint-") {
+			s.mu.RLock()
+			defer s.mu.RUnlock()
+		}
+		return nil
+	}}
+}
+
+const pressValue = 10 << 10
+
+func setValue(key string) felix.Op {
+	return felix.Op{Kind: felix.Set, View: felix.ViewValue, Key: []byte(key), Value: bytes.Repeat([]byte{key[len(key)-1]}, pressValue)}
+}
+
+// press sets values under the keys that next gives, from a few clients, until
+// each has been refused some times; it answers which keys were acknowledged.
+func press(t *testing.T, c felix.Cache, next func() string, watch func()) (acked []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for refused := 0; refused < 2; {
+				key := next()
+				replies, err := felix.Do(context.Background(), c, setValue(key))
+				watch()
+				switch {
+				case err != nil:
+					t.Error(err)
+					return
+				case replies[0].Err == nil:
+					mu.Lock()
+					acked = append(acked, key)
+					mu.Unlock()
+				case replies[0].Err.Code != felix.ResourceExhausted || replies[0].Err.RetryAfter <= 0:
+					t.Errorf("a refused write answers %+v", replies[0].Err)
+					return
+				default:
+					refused++
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return acked
+}
+
+func wantValues(t *testing.T, c felix.Cache, keys []string) {
+	t.Helper()
+	for _, key := range keys {
+		r := mustDo(t, c, felix.Op{Kind: felix.Get, View: felix.ViewValue, Key: []byte(key)})
+		if !bytes.Equal(r[0].Value, setValue(key).Value) {
+			t.Fatalf("%s was acknowledged and is %d bytes", key, len(r[0].Value))
+		}
+	}
+}
+
+// TestWritesWaitForTheStateStore: where no checkpoint gets through, memory stays
+// bounded: writes wait and are refused, reads go on. When the disk works again,
+// so do writes, and what was acknowledged is there.
+func TestWritesWaitForTheStateStore(t *testing.T) {
+	const bound = 1 << 20
+	var disk stuckState
+	mem := vfs.NewMem()
+	b, c := openOn(t, disk.wrap(mem), 4, func(o *Options) {
+		o.RecordBytes, o.MaxDirtyBytes, o.RequestTimeout = bound, bound, 300*time.Millisecond
+	})
+	mustDo(t, c, setValue("before"))
+	var n, peak atomic.Int64
+	disk.mu.Lock()
+	acked := press(t, c, func() string { return fmt.Sprint("key", n.Add(1)) }, func() {
+		if now := b.Stats().RecordBytes; now > peak.Load() {
+			peak.Store(now)
+		}
+	})
+	wantValues(t, c, []string{"before"})
+	disk.mu.Unlock()
+	t.Logf("%d writes were acknowledged, %d bytes of records at most", len(acked), peak.Load())
+	if peak.Load() > 2*bound || len(acked) < 20 {
+		t.Errorf("%d bytes of records after %d writes; the bound is %d", peak.Load(), len(acked), bound)
+	}
+	for i := range 300 { // three times the bound
+		key := fmt.Sprint("after", i)
+		mustDo(t, c, setValue(key))
+		acked = append(acked, key)
+	}
+	wantValues(t, c, acked)
+	if err := closeBroker(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWritesWaitForTheLog: the same, where few records are written again and
+// again: what a restart would replay is bounded, over all shards.
+func TestWritesWaitForTheLog(t *testing.T) {
+	const bound = 2 << 20
+	var disk stuckState
+	b, c := openOn(t, disk.wrap(vfs.NewMem()), 64, func(o *Options) {
+		o.MaxLogBytes, o.RequestTimeout, o.TickInterval = bound, 300*time.Millisecond, 5*time.Millisecond
+	})
+	var n atomic.Int64
+	disk.mu.Lock()
+	acked := press(t, c, func() string { return fmt.Sprint("key", n.Add(1)%64) }, func() { time.Sleep(time.Millisecond) })
+	if logged := b.Stats().LogBytes; logged < bound || logged > 2*bound {
+		t.Errorf("%d bytes of log; the bound is %d", logged, bound)
+	}
+	disk.mu.Unlock()
+	eventually(t, "the log is truncated", func() bool { return b.Stats().LogBytes < bound/2 })
+	mustDo(t, c, setValue("after"))
+	wantValues(t, c, append(acked, "after"))
+	if err := closeBroker(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestReplayIsBoundedInMemory: a log of many times the memory for records is
+// replayed with checkpoints in the middle of it.
+func TestReplayIsBoundedInMemory(t *testing.T) {
+	const bound, keys = 2 << 20, 4000
+	mem := vfs.NewCrashableMem()
+	b, c := openOn(t, mem, 4, noCheckpoints)
+	var acked []string
+	var ops []felix.Op
+	for i := range keys {
+		acked = append(acked, fmt.Sprint("key", i))
+		if ops = append(ops, setValue(acked[i])); len(ops) == 100 {
+			mustDo(t, c, ops...)
+			ops = nil
+		}
+	}
+	killed := mem.CrashClone(vfs.CrashCloneCfg{})
+	if err := closeBroker(b); err != nil {
+		t.Fatal(err)
+	}
+	b, c = openOn(t, killed, 4, func(o *Options) { o.RecordBytes, o.MaxDirtyBytes = bound, bound })
+	peak := int64(0)
+	eventually(t, "the shards are owned", func() bool {
+		peak = max(peak, b.Stats().RecordBytes)
+		return b.Ready() == nil
+	})
+	n := b.Stats().Checkpoints.Checkpoints
+	t.Logf("%d checkpoints, %d bytes of records at most", n, peak)
+	if limit := int64(bound + 4*2*maxApplyBytes); peak > limit || n < 2 {
+		t.Errorf("a replay of %d bytes took %d checkpoints and %d bytes of records, want at most %d", keys*pressValue, n, peak, limit)
+	}
+	wantValues(t, c, acked)
+	if err := closeBroker(b); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,153 @@
+package shard
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/felix-go/felix"
+)
+
+// TestHeldWritesWait: while writes are held, they wait and everything else goes
+// on; after it they are evaluated, before what came later.
+func TestHeldWritesWait(t *testing.T) {
+	c, owner := led(t, 1, felix.Quorum)
+	owner.ops(add("a", 1), add("b", 1))
+	c.run()
+	owner.Hold(true, false)
+	write := owner.ops(add("a", 10))
+	mixed := owner.ops(get("a"), add("a", 100)) // in order: the read waits too
+	read := owner.ops(get("a"))
+	sweep := opsRequest(felix.Op{Kind: felix.Delete, Key: []byte("b")})
+	sweep.Kind = Sweep
+	swept := owner.submit(sweep)
+	counted := owner.submit(&Request{Kind: Count})
+	scanned := owner.submit(&Request{Kind: Scan, Scan: felix.ScanRequest{Limit: 10}})
+	c.run()
+	write.waits("a held write")
+	mixed.waits("a request that also writes")
+	read.want("a read beside it", 0, 1, 0)
+	if !swept.done || !counted.done || !scanned.done {
+		t.Errorf("sweep %v, count %v, scan %v: not all go on", swept.done, counted.done, scanned.done)
+	}
+	owner.Hold(false, false)
+	last := owner.ops(add("a", 1000))
+	c.run()
+	write.want("the held write", 0, 11, 0)
+	mixed.want("the read after it", 0, 11, 0)
+	mixed.want("the write after it", 1, 111, 0)
+	last.want("the one that came last", 0, 1111, 0)
+}
+
+// TestAHeldClearGoesOn: it makes room.
+func TestAHeldClearGoesOn(t *testing.T) {
+	c, owner := led(t, 1, felix.Quorum)
+	owner.ops(add("a", 1))
+	c.run()
+	owner.Hold(true, false)
+	write := owner.ops(add("a", 10))
+	cleared := owner.submit(&Request{Kind: Clear})
+	c.run()
+	if write.waits("a held write"); !cleared.done || cleared.Err != nil {
+		t.Fatalf("the clear: done %v, %v", cleared.done, cleared.Err)
+	}
+	owner.Hold(false, false)
+	c.run()
+	write.want("the held write", 0, 10, 0)
+}
+
+// TestARequestThatWasBegunIsFinished: holding its rest would make what it did
+// outcome_unknown.
+func TestARequestThatWasBegunIsFinished(t *testing.T) {
+	c, owner := led(t, 1, felix.Quorum)
+	owner.cfg.MaxEntryBytes, owner.cfg.MaxInflightBytes = 1, 1
+	begun := owner.ops(add("a", 1), add("a", 1), add("b", 1))
+	begun.waits("one that needs three entries")
+	owner.Hold(true, false)
+	c.run()
+	begun.want("its end", 2, 1, 0)
+}
+
+// TestADeadlineUnderBackpressure: what an owner could not take up in time is
+// refused with a time to come back; what has no owner is unavailable.
+func TestADeadlineUnderBackpressure(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		press func(c *cluster, owner *replica)
+		code  felix.Code
+	}{
+		{"held", func(_ *cluster, owner *replica) { owner.Hold(true, false) }, felix.ResourceExhausted},
+		{"too much in flight", func(_ *cluster, owner *replica) {
+			owner.Shard.cfg.MaxInflightBytes = 1
+			owner.hold = true
+			owner.ops(add("first", 1))
+		}, felix.ResourceExhausted},
+		{"no owner", func(c *cluster, owner *replica) {
+			c.cut[owner.id] = true
+			c.tick(3 * testElectionTicks)
+		}, felix.Unavailable},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, owner := led(t, 3, felix.Quorum)
+			test.press(c, owner)
+			q := opsRequest(add("a", 1))
+			q.Deadline = c.mono + time.Second
+			late := owner.submit(q)
+			owner.advance()
+			late.waits("before its deadline")
+			c.mono += time.Second
+			owner.advance()
+			late.want("after it", 0, 0, test.code)
+			if late.reply(0).Err.RetryAfter <= 0 {
+				t.Error("nothing says when to come back")
+			}
+		})
+	}
+}
+
+// TestReplayInSteps: a step applies a bounded part of the log, between two of
+// them a checkpoint can be taken, and a replica whose replay is held waits for
+// that.
+func TestReplayInSteps(t *testing.T) {
+	const entries = 20
+	c, owner := led(t, 1, felix.Quorum)
+	for i := range entries {
+		owner.ops(add(fmt.Sprint("k", i), 1))
+		c.run()
+	}
+	owner.crash()
+	c.cfg.MaxApplyBytes = 1
+	owner.start()
+	steps := 0
+	for ; !owner.Owns() && steps < 10*entries; steps++ {
+		before := owner.table.Applied().Index
+		owner.advance()
+		if n := owner.table.Applied().Index - before; n > 1 {
+			t.Fatalf("a step applied %d entries", n)
+		}
+		if steps == entries/2 {
+			owner.Hold(false, true)
+			at := owner.table.Applied().Index
+			c.run()
+			if owner.Unfinished() || owner.table.Applied().Index != at {
+				t.Fatal("a replay that is held goes on")
+			}
+			owner.checkpoint()
+			owner.Hold(false, false)
+		}
+		for len(owner.appends) > 0 && !owner.Unfinished() {
+			owner.sync()
+		}
+	}
+	if steps < entries {
+		t.Errorf("the replay took %d steps", steps)
+	}
+	if owner.dbApplied.Index < 5 || owner.dbApplied.Index > entries {
+		t.Errorf("the checkpoint in the middle is of entry %d", owner.dbApplied.Index)
+	}
+	for i := range entries {
+		k := owner.ops(add(fmt.Sprint("k", i), 1))
+		c.run()
+		k.want("after the replay", 0, 2, 0)
+	}
+}
