@@ -18,8 +18,8 @@ const (
 	MaxBatchItems = 10_000
 	// MaxScanPage bounds the items of one page, for the same reason.
 	MaxScanPage = 10_000
-	// MaxScanPageBytes ends a page of a shard early, so that a scan over large
-	// values takes bounded memory.
+	// MaxScanPageBytes ends a page early, and before it the part of a shard, so
+	// that a scan over large values takes bounded memory.
 	MaxScanPageBytes = 4 << 20
 	// SlotCount is Redis Cluster's, so that its {tags} keep their meaning.
 	SlotCount = 16_384
@@ -37,14 +37,59 @@ const (
 	// memory and a Raft group even when idle.
 	MaxShards = 4_096
 
-	// MaxConnections is the default bound on the connections of one door: past
-	// it a client is told so and closed. It is a setting.
+	// MaxConnections is the default bound on the connections of each door, the
+	// Redis one and the HTTP one: past it a client is told so and closed. It is
+	// a setting.
 	MaxConnections = 20_000
 	// MaxPipelineBytes bounds what one connection may have read and not yet
 	// answered: beyond it the broker stops reading from that connection. A
 	// request larger than this (the largest legal one is a value with its
 	// key) is still read whole.
 	MaxPipelineBytes = 1 << 20
+	// MaxHTTPBodyBytes bounds the body of an HTTP request, as sent and as
+	// unpacked. The largest legal one is a key of MaxKeyBytes whose every byte
+	// JSON writes as six, or a value of MaxValueBytes in base64; this is twice
+	// that.
+	MaxHTTPBodyBytes = 3 << 20
+	// MaxHTTPHeaderBytes bounds the head of an HTTP request; the API needs a
+	// few hundred.
+	MaxHTTPHeaderBytes = 32 << 10
+	// MaxHTTPStreams bounds the requests at once on one HTTP/2 connection,
+	// which costs nothing but its share: clients let more wait, or open another.
+	MaxHTTPStreams = 250
+	// MaxHTTPRefusals bounds the connections beyond MaxConnections that are
+	// told so at the same time; more wait to be accepted. Each takes a moment.
+	MaxHTTPRefusals = 64
+	// MaxHTTPBytes bounds the memory of HTTP requests under way and of their
+	// answers that are not read yet: thousands of ordinary requests, dozens of
+	// the largest. Beyond it new ones are refused as resource_exhausted.
+	MaxHTTPBytes = 128 << 20
+	// HTTPRequestBytes is what a request is taken to hold of that beside its
+	// body and answer: stack, buffers and heads of a goroutine of net/http.
+	HTTPRequestBytes = 16 << 10
+	// MaxHTTPDecoding bounds the requests that are unpacked and decoded at the
+	// same time; the next wait. It is more than there are cores, mostly, and a
+	// thousandth of a body unpacks to MaxHTTPBodyBytes.
+	MaxHTTPDecoding = 32
+	// MaxHTTPListing bounds the HTTP requests that gather a page of a list at
+	// the same time; the next wait. Each may gather MaxScanPageBytes a shard.
+	MaxHTTPListing = 8
+	// MaxHTTPScrapes bounds the requests of /metrics at once; each makes a
+	// text of some hundred kilobytes.
+	MaxHTTPScrapes = 8
+	// HTTPHeaderTimeout, HTTPBodyTimeout and HTTPAnswerTimeout bound how long
+	// an HTTP client may take to send the head and the body of a request and to
+	// read its answer, so that slow ones cannot hold memory, connections or a
+	// stop of the broker: together with RequestTimeout they stay below the time
+	// that a stop may take by default.
+	HTTPHeaderTimeout = 5 * time.Second
+	HTTPBodyTimeout   = 8 * time.Second
+	HTTPAnswerTimeout = 10 * time.Second
+	// HTTPIdleTimeout is how long a connection without a request is kept;
+	// longer than the 60 and 90 seconds after which common proxies and Go's
+	// client give theirs up, so that it is not the server that hangs up first.
+	HTTPIdleTimeout = 120 * time.Second
+
 	// MaxConnectionBytes is the default bound on the memory of all connections
 	// of the RESP door together, since each alone may be within its own bounds
 	// and all of them not. One half is for input that is not answered yet:

@@ -89,8 +89,9 @@ func TestCounterList(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("page size %d: %q", pageSize, got)
 		}
-		if pageSize == 7 && b.requests.Load()-before != 4 {
-			t.Errorf("25 counters took %d pages of 7", b.requests.Load()-before)
+		// Pages may be short; the model's are, but not more than half of them.
+		if pages := b.requests.Load() - before; pageSize == 7 && (pages < 4 || pages > 8) {
+			t.Errorf("25 counters took %d pages of 7", pages)
 		}
 	}
 	for counter, err := range c.CounterList(ctx, "", "", "c", "", 1) {

@@ -61,6 +61,11 @@ func (s cacheService) List(ctx context.Context, req *connect.Request[felixv1.Cac
 	if err != nil {
 		return nil, err
 	}
+	leave, err := place(ctx, s.listing)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	infos, err := s.service.Caches(ctx, tenant, namespace)
 	if err != nil {
 		return nil, err

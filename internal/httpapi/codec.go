@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -44,7 +46,7 @@ func (binaryCodec) Unmarshal(data []byte, m any) error {
 
 // jsonCodec is proto3 JSON. Unlike connect's own it shows fields that are zero
 // ("value":"0" is news) and refuses fields it does not know (a misspelt
-// "delta" would otherwise count 1).
+// "delta" would otherwise count 1); and its answers have no spaces.
 type jsonCodec struct{ name string }
 
 func (c jsonCodec) Name() string { return c.name }
@@ -54,7 +56,15 @@ func (jsonCodec) Marshal(m any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	text, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	// protojson puts in spaces that differ from build to build, on purpose;
+	// here the same answer always has the same bytes.
+	var compact bytes.Buffer
+	err = json.Compact(&compact, text)
+	return compact.Bytes(), err
 }
 
 func (jsonCodec) Unmarshal(data []byte, m any) error {

@@ -154,7 +154,7 @@ func (s counterService) List(ctx context.Context, req *connect.Request[felixv1.C
 	if err != nil {
 		return nil, err
 	}
-	page, err := cache.Scan(ctx, scan)
+	page, err := s.page(ctx, cache, scan)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +166,16 @@ func (s counterService) List(ctx context.Context, req *connect.Request[felixv1.C
 		out.NextPageToken = encodePageToken(scan.Prefix, page.Next)
 	}
 	return connect.NewResponse(out), nil
+}
+
+// page gathers a page, when it is this request's turn.
+func (s counterService) page(ctx context.Context, cache felix.Cache, scan felix.ScanRequest) (felix.ScanPage, error) {
+	leave, err := place(ctx, s.listing)
+	if err != nil {
+		return felix.ScanPage{}, err
+	}
+	defer leave()
+	return cache.Scan(ctx, scan)
 }
 
 // scanRequest reads what page is asked for. The error is invalid_argument.

@@ -49,12 +49,18 @@ func (d *door) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 				resp, err = nil, connectError(hiddenError())
 			}
 		}()
+		held := shareOf(ctx)
+		held.endDecoding()
 		if bad := checkRequest(req.Any()); bad != nil {
 			return nil, connectError(bad)
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("it took longer than %v", d.timeout))
 		defer cancel()
 		resp, err = next(ctx, req)
+		if err == nil && !held.hold(resp.Any(), req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects) {
+			d.refused.Add(1)
+			err = errBusy
+		}
 		if err == nil {
 			return resp, nil
 		}
@@ -89,7 +95,17 @@ func (d *door) refuse(w http.ResponseWriter, r *http.Request, code connect.Code,
 		rendered.AddDetail(detail)
 	}
 	rendered.Meta().Set(errorCodeHeader, felix.InvalidArgument.String())
-	if err := connect.NewErrorWriter().Write(&statusWriter{ResponseWriter: w, status: status}, r, rendered); err != nil {
+	d.writeError(&statusWriter{ResponseWriter: w, status: status}, r, rendered)
+}
+
+// turnAway is refuse for a request for which there is no room.
+func (d *door) turnAway(w http.ResponseWriter, r *http.Request, e *felix.Error) {
+	d.refused.Add(1)
+	d.writeError(w, r, connectError(e))
+}
+
+func (d *door) writeError(w http.ResponseWriter, r *http.Request, e *connect.Error) {
+	if err := connect.NewErrorWriter().Write(w, r, e); err != nil {
 		d.log.Debug("an error answer was not written", "error", err)
 	}
 }

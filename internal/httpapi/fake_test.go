@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/model"
@@ -38,18 +39,42 @@ func start(t *testing.T, service felix.Service, opts Options) (url string, log *
 	t.Helper()
 	log = &logBuffer{}
 	opts.Log = slog.New(slog.NewTextHandler(log, nil))
-	server := NewServer(Handler(service, opts), opts.Log)
+	url, _ = startDoor(t, service, opts, felix.MaxConnections)
+	return url, log
+}
+
+// startDoor is start with a bound on connections. It answers the door itself,
+// of which the test's end checks that it holds nothing.
+func startDoor(t *testing.T, service felix.Service, opts Options, connections int) (url string, d *door) {
+	t.Helper()
+	d = newDoor(service, opts)
+	server := NewServer(d.handler(opts), opts.Log)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
+	go func() { done <- server.Serve(LimitConnections(listener, connections)) }()
 	t.Cleanup(func() {
 		_ = server.Close()
 		<-done
+		eventually(t, "the door holds nothing", d.holdsNothing)
 	})
-	return "http://" + listener.Addr().String(), log
+	return "http://" + listener.Addr().String(), d
+}
+
+func (d *door) holdsNothing() bool {
+	return d.budget.used.Load() == 0 && len(d.decoding) == 0 && len(d.listing) == 0
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
 }
 
 // newModel is a model with one cache, default/default/c, at a standing clock.

@@ -43,9 +43,17 @@ func TestEveryProtocol(t *testing.T) {
 		if err != nil || sum.Msg.GetValue() != 5 {
 			t.Errorf("%s: %v, %v", name, sum, err)
 		}
-		list, err := c.List(t.Context(), connect.NewRequest(&felixv1.CounterListRequest{Cache: "c"}))
-		if err != nil || len(list.Msg.GetCounters()) != 1 || string(list.Msg.GetCounters()[0].GetKeyBytes()) != "\xff\x00" {
-			t.Errorf("%s: %v, %v", name, list, err)
+		var listed []*felixv1.Counter
+		for token, pages := "", 0; token != "" || pages == 0; pages++ {
+			list, err := c.List(t.Context(), connect.NewRequest(&felixv1.CounterListRequest{Cache: "c", PageToken: token}))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			listed = append(listed, list.Msg.GetCounters()...)
+			token = list.Msg.GetNextPageToken()
+		}
+		if len(listed) != 1 || string(listed[0].GetKeyBytes()) != "\xff\x00" {
+			t.Errorf("%s: %v", name, listed)
 		}
 	}
 }

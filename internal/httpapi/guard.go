@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,8 +19,9 @@ import (
 	felixv1 "github.com/felix-go/felix/api/felix/v1"
 )
 
-// guard is outermost: a panic anywhere becomes an internal error and a line in
-// the log, and never ends the process or goes unseen.
+// guard is outermost: it turns away what there is no room for; and a panic
+// anywhere becomes an internal error and a line in the log, and never ends the
+// process or goes unseen.
 func (d *door) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -36,7 +38,21 @@ func (d *door) guard(next http.Handler) http.Handler {
 			w.Header().Set(errorCodeHeader, felix.Internal.String())
 			writeText(w, http.StatusInternalServerError, hiddenError().Message)
 		}()
-		next.ServeHTTP(w, r)
+		probe := r.URL.Path == "/livez" || r.URL.Path == "/readyz"
+		if isRefused(r.Context()) {
+			w.Header().Set("Connection", "close")
+			if !probe {
+				d.turnAway(w, r, errConnections)
+				return
+			}
+		}
+		held := d.admit(probe)
+		if held == nil {
+			d.turnAway(w, r, errBusy)
+			return
+		}
+		defer held.end()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), shareKey{}, held)))
 	})
 }
 
@@ -49,22 +65,39 @@ func (d *door) rpc(prefix string, next http.Handler) http.Handler {
 		if !d.callable(w, r, prefix) {
 			return
 		}
-		body, err := readBody(w, r)
+		held := shareOf(r.Context())
+		body, err := readBody(w, r, held)
 		if err != nil {
 			w.Header().Set("Connection", "close") // the rest of the body is not worth reading
-			status := http.StatusBadRequest
-			var tooLarge *http.MaxBytesError
-			if errors.As(err, &tooLarge) {
-				status = http.StatusRequestEntityTooLarge
-				err = fmt.Errorf("it has more than %d bytes", maxBodyBytes)
-			}
-			d.refuse(w, r, connect.CodeInvalidArgument, status, "the request body cannot be read: "+err.Error())
+			d.unreadable(w, r, err)
 			return
 		}
+		// Making messages is all in memory and takes no time, but what a small
+		// body unpacks to is large: so not too many at once.
+		if held.decoded, err = place(r.Context(), d.decoding); err != nil {
+			panic(http.ErrAbortHandler) // the client has gone
+		}
+		answer := &codedWriter{ResponseWriter: w, timeout: d.answerTimeout}
+		answer.writeWithin(d.timeout + d.answerTimeout)
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
-		next.ServeHTTP(codedWriter{w}, r)
+		next.ServeHTTP(answer, r)
 	})
+}
+
+// unreadable answers a request whose body could not be read.
+func (d *door) unreadable(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errBusy) {
+		d.turnAway(w, r, errBusy)
+		return
+	}
+	status := http.StatusBadRequest
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		status = http.StatusRequestEntityTooLarge
+		err = fmt.Errorf("it has more than %d bytes", felix.MaxHTTPBodyBytes)
+	}
+	d.refuse(w, r, connect.CodeInvalidArgument, status, "the request body cannot be read: "+err.Error())
 }
 
 // callable says whether connect has something to do with this request, and
@@ -96,13 +129,13 @@ func (d *door) callable(w http.ResponseWriter, r *http.Request, prefix string) b
 // readBody reads the body whole. The deadline is on the connection (or the
 // HTTP/2 stream) and is taken off afterwards, because net/http reads on to
 // learn of a client that hangs up.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, held *share) ([]byte, error) {
 	control := http.NewResponseController(w)
 	// Not every ResponseWriter has deadlines (httptest's has none).
-	if err := control.SetReadDeadline(time.Now().Add(bodyTimeout)); err == nil {
+	if err := control.SetReadDeadline(time.Now().Add(felix.HTTPBodyTimeout)); err == nil {
 		defer func() { _ = control.SetReadDeadline(time.Time{}) }() // fails only on a connection that is gone
 	}
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
+	return io.ReadAll(counted{http.MaxBytesReader(w, r.Body, felix.MaxHTTPBodyBytes), held})
 }
 
 // hasMethod says whether the schema's service at prefix ("/felix.v1.X/") has the
@@ -116,29 +149,54 @@ func hasMethod(prefix, method string) bool {
 // codedWriter adds our code to the errors that connect makes itself, such as
 // for an unknown compression. All of them arise before a method is called, so
 // the code that says "not applied" is true; those of methods carry their own.
-type codedWriter struct{ http.ResponseWriter }
+// And it bounds the time in which the answer must be read.
+type codedWriter struct {
+	http.ResponseWriter
+	timeout time.Duration
+	begun   bool
+}
+
+// begin is called before the first byte of the answer.
+func (w *codedWriter) begin() {
+	if !w.begun {
+		w.begun = true
+		w.writeWithin(w.timeout)
+	}
+}
+
+func (w *codedWriter) writeWithin(d time.Duration) {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(d)) // httptest's writers have none
+}
 
 // WriteHeader implements http.ResponseWriter.
-func (w codedWriter) WriteHeader(status int) {
+func (w *codedWriter) WriteHeader(status int) {
 	if h := w.Header(); status >= 400 && h.Get(errorCodeHeader) == "" {
 		h.Set(errorCodeHeader, felix.InvalidArgument.String())
 	}
+	w.begin()
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Write implements http.ResponseWriter.
+func (w *codedWriter) Write(p []byte) (int, error) {
+	w.begin()
+	return w.ResponseWriter.Write(p)
+}
+
 // Unwrap lets http.ResponseController reach the connection.
-func (w codedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *codedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Flush implements http.Flusher: connect calls it when all is in the header,
 // trailers included.
-func (w codedWriter) Flush() {
+func (w *codedWriter) Flush() {
+	w.begin()
 	w.codeStatus()
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // a writer that cannot flush sends when the handler returns
 }
 
 // codeStatus does for gRPC what WriteHeader does for HTTP: its status is a
 // trailer, or a header with gRPC-web.
-func (w codedWriter) codeStatus() {
+func (w *codedWriter) codeStatus() {
 	h := w.Header()
 	for _, prefix := range []string{"", http.TrailerPrefix} {
 		status := h.Get(prefix + "Grpc-Status")

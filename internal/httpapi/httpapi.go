@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -17,26 +18,6 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/api/felix/v1/felixv1connect"
-)
-
-const (
-	// maxBodyBytes bounds a request's body, as sent and as unpacked. The
-	// largest legal one is a key of MaxKeyBytes whose every byte JSON writes
-	// as six, or a value of MaxValueBytes in base64; this is twice that.
-	maxBodyBytes = 3 << 20
-	// bodyTimeout bounds how long a client may take to send its body, so that
-	// slow senders cannot hold memory and connections.
-	bodyTimeout = 15 * time.Second
-	// headerTimeout is the same for the request's head.
-	headerTimeout = 10 * time.Second
-	// idleTimeout is how long a connection without a request is kept; longer
-	// than the 60 and 90 seconds after which common proxies and Go's client
-	// give theirs up, so that it is not the server that hangs up first.
-	idleTimeout = 120 * time.Second
-	// maxHeaderBytes bounds a request's head; the API needs a few hundred.
-	maxHeaderBytes = 32 << 10
-	// maxStreams bounds the requests at once on one HTTP/2 connection.
-	maxStreams = 1_000
 )
 
 // Options are the settings of the door.
@@ -48,24 +29,50 @@ type Options struct {
 	Ready func(ctx context.Context) error
 	// Metrics are shown at /metrics; nil means that there are none.
 	Metrics prometheus.Gatherer
+	// Register takes the door's own metrics; nil means that nobody wants them.
+	Register prometheus.Registerer
 	// RequestTimeout bounds a request; a client may ask for less. Zero means
 	// felix.RequestTimeout.
 	RequestTimeout time.Duration
+	// AnswerTimeout bounds how long a client may take to read an answer. Zero
+	// means felix.HTTPAnswerTimeout.
+	AnswerTimeout time.Duration
+	// MaxBytes bounds the memory of all requests together. Zero means
+	// felix.MaxHTTPBytes.
+	MaxBytes int64
 }
 
 // Handler is the whole door. Serve it with NewServer, which also speaks HTTP/2
 // without TLS, as gRPC needs.
 func Handler(service felix.Service, opts Options) http.Handler {
+	return newDoor(service, opts).handler(opts)
+}
+
+func newDoor(service felix.Service, opts Options) *door {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
 	if opts.RequestTimeout <= 0 {
 		opts.RequestTimeout = felix.RequestTimeout
 	}
-	d := &door{service: service, log: opts.Log, timeout: opts.RequestTimeout}
+	if opts.AnswerTimeout <= 0 {
+		opts.AnswerTimeout = felix.HTTPAnswerTimeout
+	}
+	if opts.MaxBytes <= 0 {
+		opts.MaxBytes = felix.MaxHTTPBytes
+	}
+	return &door{
+		service: service, log: opts.Log, timeout: opts.RequestTimeout, answerTimeout: opts.AnswerTimeout,
+		budget:   &budget{max: opts.MaxBytes},
+		decoding: make(chan struct{}, felix.MaxHTTPDecoding),
+		listing:  make(chan struct{}, felix.MaxHTTPListing),
+	}
+}
+
+func (d *door) handler(opts Options) http.Handler {
 	options := connect.WithHandlerOptions(
 		connect.WithInterceptors(connect.UnaryInterceptorFunc(d.intercept)),
-		connect.WithReadMaxBytes(maxBodyBytes),
+		connect.WithReadMaxBytes(felix.MaxHTTPBodyBytes),
 		connect.WithCodec(binaryCodec{}),
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
@@ -78,15 +85,31 @@ func Handler(service felix.Service, opts Options) http.Handler {
 	mux.HandleFunc("GET /readyz", readyz(opts.Ready))
 	if opts.Metrics != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(opts.Metrics, promhttp.HandlerOpts{
-			ErrorLog: slog.NewLogLogger(opts.Log.Handler(), slog.LevelError),
+			ErrorLog:            slog.NewLogLogger(d.log.Handler(), slog.LevelError),
+			MaxRequestsInFlight: felix.MaxHTTPScrapes,
 		}))
 	}
 	mux.HandleFunc("/", d.notFound)
+	if opts.Register != nil {
+		d.register(opts.Register)
+	}
 	return d.guard(mux)
 }
 
+func (d *door) register(r prometheus.Registerer) {
+	r.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "felix_http_held_bytes",
+			Help: "Memory of HTTP requests under way and of answers that are not read yet."},
+			func() float64 { return float64(d.budget.used.Load()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "felix_http_refused_total",
+			Help: "HTTP requests refused: there were too many, or too many connections."},
+			func() float64 { return float64(d.refused.Load()) }),
+	)
+}
+
 // NewServer is an http.Server for the door: HTTP/1.1, and HTTP/2 with and
-// without TLS, with bounds on time and size. The caller serves and closes it.
+// without TLS, with bounds on time and size. The caller serves and closes it;
+// LimitConnections makes the listener.
 func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 	if log == nil {
 		log = slog.Default()
@@ -98,20 +121,31 @@ func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           handler,
 		Protocols:         protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: felix.MaxHTTPStreams, WriteByteTimeout: felix.HTTPAnswerTimeout},
+		ConnContext:       connContext,
+		ReadHeaderTimeout: felix.HTTPHeaderTimeout,
+		ReadTimeout:       felix.HTTPHeaderTimeout + felix.HTTPBodyTimeout, // also of a body that no handler reads
+		// From the head on; a request that is evaluated extends it.
+		WriteTimeout:   felix.HTTPBodyTimeout + felix.HTTPAnswerTimeout,
+		IdleTimeout:    felix.HTTPIdleTimeout,
+		MaxHeaderBytes: felix.MaxHTTPHeaderBytes,
 		// Mostly clients that hung up or spoke another protocol.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 }
 
-// door is what all handlers share. It is immutable.
+// door is what all handlers share.
 type door struct {
-	service felix.Service
-	log     *slog.Logger
-	timeout time.Duration
+	service       felix.Service
+	log           *slog.Logger
+	timeout       time.Duration
+	answerTimeout time.Duration
+
+	budget  *budget
+	refused atomic.Uint64
+	// Rooms with so many places: for requests whose messages are being made,
+	// and for those that list.
+	decoding, listing chan struct{}
 }
 
 func readyz(ready func(context.Context) error) http.HandlerFunc {
