@@ -181,10 +181,44 @@ func (l *Log) beginBatch() error {
 	return nil
 }
 
-// apply writes the batch. Pebble panics where it cannot make a new WAL, and
+// apply writes the batch, unless it holds nothing that a sync would be for.
+func (l *Log) apply(sync bool) error {
+	if l.batch.Count() == 0 && !(sync && l.unsynced) {
+		return nil
+	}
+	l.covered = false
+	return l.write(sync)
+}
+
+// Cover writes a mark behind what was synced last, and syncs it. Until then
+// nothing in the log tells damage there from a write that a power cut tore; so
+// the committer calls it when it has nothing else to do. It does nothing where
+// it has been done, or where something is not synced yet.
+func (l *Log) Cover() error {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	if err := l.failed(); err != nil {
+		return err
+	}
+	return l.cover(true)
+}
+
+// cover is Cover under writeMu; without sync, closing the log has to.
+func (l *Log) cover(sync bool) error {
+	if l.covered || l.unsynced || l.batches == 0 {
+		return nil
+	}
+	if err := l.beginBatch(); err != nil {
+		return err
+	}
+	l.covered = true
+	return l.write(sync)
+}
+
+// write writes the batch. Pebble panics where it cannot make a new WAL, and
 // calls Fatalf, then answers nil, where it cannot write or sync one: both have
-// failed the log when apply returns.
-func (l *Log) apply(sync bool) (err error) {
+// failed the log when write returns.
+func (l *Log) write(sync bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = l.fail(oneLine(fmt.Errorf("writing failed: %v", r)))
@@ -193,9 +227,6 @@ func (l *Log) apply(sync bool) (err error) {
 	options := pebble.NoSync
 	if sync {
 		options = pebble.Sync
-	}
-	if l.batch.Count() == 0 && !(sync && l.unsynced) {
-		return nil
 	}
 	size := l.batch.Len()
 	begin := time.Now()

@@ -138,6 +138,8 @@ type Log struct {
 	// batches counts those written since Open; those up to syncedBatches are
 	// synced. Guarded by writeMu.
 	batches, syncedBatches uint64
+	// covered says that the newest batch is a mark alone; guarded by writeMu.
+	covered bool
 	// rewritten are the shards whose entries the batch at hand replaces; guarded
 	// by writeMu. A shard may be in it more than once.
 	rewritten []*Shard
@@ -304,10 +306,7 @@ func (l *Log) Close() error {
 		return nil
 	}
 	if err == nil {
-		if err = l.beginBatch(); err == nil {
-			l.stageDirty()
-			err = l.apply(false) // closing Pebble syncs
-		}
+		err = l.writeLast()
 	}
 	if err == nil {
 		closed := ErrClosed
@@ -320,6 +319,19 @@ func (l *Log) Close() error {
 		l.prefill.close()
 	}
 	return errors.Join(err, l.lock.Close())
+}
+
+// writeLast writes what waits to ride along, and a mark behind it all. Closing
+// Pebble syncs that one.
+func (l *Log) writeLast() error {
+	if err := l.beginBatch(); err != nil {
+		return err
+	}
+	l.stageDirty()
+	if err := l.apply(true); err != nil {
+		return err
+	}
+	return l.cover(false)
 }
 
 // failed is why the log refuses to work, or nil.

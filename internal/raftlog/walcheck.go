@@ -26,7 +26,8 @@ import (
 // how many batches before it were synced when it was written.
 //
 // What checkWALs refuses is damaged for certain. What it cannot see is damage in
-// the last batch that was synced: nothing that was written later tells of it.
+// the last batch that was synced, as long as nothing was written after it. Cover
+// writes something when there is nothing else to do.
 //
 // A WAL is made of blocks of 32 KB, a block of chunks:
 //
