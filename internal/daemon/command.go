@@ -125,7 +125,7 @@ func setMemory(c Config, getenv func(string) string) {
 		debug.SetGCPercent(gcPercent)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit((c.RecordMemory + c.BlockCache + c.InflightMemory + othersMiB) << 20)
+		debug.SetMemoryLimit((c.RecordMemory + c.BlockCache + c.InflightMemory + c.ConnMemory + othersMiB) << 20)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/redisapi"
 )
 
 // Config is how a broker is started. A flag beats the environment, the
@@ -32,6 +33,7 @@ type Config struct {
 	RecordMemory   int64 // MiB
 	BlockCache     int64 // MiB
 	InflightMemory int64 // MiB
+	ConnMemory     int64 // MiB
 	Checkpoint     time.Duration
 
 	// Dev makes the broker for playing: loopback, the caches default and
@@ -68,6 +70,7 @@ func (c *Config) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&c.RecordMemory, "record-memory", 512, "bound on the memory for records, in `MiB`; colder records are on disk only")
 	f.Int64Var(&c.BlockCache, "block-cache", 64, "memory for blocks of the state store, in `MiB`")
 	f.Int64Var(&c.InflightMemory, "inflight-memory", felix.MaxInflightBrokerBytes>>20, "bound on operations that wait or are in flight, in `MiB`; more are refused")
+	f.Int64Var(&c.ConnMemory, "connection-memory", felix.MaxConnectionBytes>>20, "bound on the buffers of Redis connections, in `MiB`: half for what they send, half for answers that they do not take")
 	f.IntVar(&c.MaxConnections, "max-connections", felix.MaxConnections, "bound on the `number` of Redis connections")
 	f.DurationVar(&c.RequestTimeout, "request-timeout", felix.RequestTimeout, "how long an operation waits for an owner or a majority, a `duration`")
 	f.DurationVar(&c.IdleTimeout, "idle-timeout", 0, "close a Redis connection after this long without a byte, a `duration`; 0 is never")
@@ -201,6 +204,9 @@ func (c *Config) checkAddr(flag, addr string) error {
 // counted in bytes.
 const maxMemoryMiB = 1 << 24
 
+// minConnectionMiB lets half of it hold one request of the largest size.
+const minConnectionMiB = 2 * redisapi.MaxRequestBytes >> 20
+
 func (c *Config) checkNumbers() error {
 	for _, n := range []struct {
 		flag            string
@@ -210,6 +216,7 @@ func (c *Config) checkNumbers() error {
 		{"record-memory", c.RecordMemory, 1, maxMemoryMiB, " MiB"},
 		{"block-cache", c.BlockCache, 1, maxMemoryMiB, " MiB"},
 		{"inflight-memory", c.InflightMemory, 1, maxMemoryMiB, " MiB"},
+		{"connection-memory", c.ConnMemory, minConnectionMiB, maxMemoryMiB, " MiB"},
 		{"max-connections", int64(c.MaxConnections), 1, 1 << 24, ""},
 	} {
 		if n.value < n.min || n.value > n.max {

@@ -112,7 +112,8 @@ func (d *Daemon) openDoors(respLn net.Listener, m *metrics) error {
 	redis := redisapi.New(d.broker, redisapi.Options{Logger: d.log, Version: Version(), ServerPort: port, MaxConnections: d.config.MaxConnections})
 	var err error
 	d.resp, err = netloop.New(respLn, netloop.Options{Handler: redis, Pacer: d.broker.Pacer(), Logger: d.log,
-		MaxConnections: d.config.MaxConnections, IdleTimeout: d.config.IdleTimeout, MaxRequestBytes: redisapi.MaxRequestBytes})
+		MaxConnections: d.config.MaxConnections, IdleTimeout: d.config.IdleTimeout, MaxRequestBytes: redisapi.MaxRequestBytes,
+		MemoryBytes: int(d.config.ConnMemory << 20)})
 	if err != nil {
 		return err
 	}

@@ -98,7 +98,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	rows := tableOf(t, document, "felix_")
 	p := dev(t, t.TempDir(), "--checkpoint-interval", "100ms")
 	c := dial(t, p.resp)
-	c.call(t, "INCR", "k") // finds the cache, on a goroutine of its own
+	c.call(t, "INCR", "k")
 	c.call(t, "INCR", "k")
 	c.call(t, "INCR") // an error
 	text := scrape(t, p)
@@ -113,7 +113,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 		t.Errorf("%s has %s, which the broker does not show", document, name)
 	}
 	for _, want := range []string{"felix_caches 2\n", "felix_shards 9\n", "felix_shards_owned 9\n", `felix_resp_commands_total{command="incr"} `,
-		`felix_resp_command_errors_total{command="incr"} 1`, "felix_resp_connections 1\n", "felix_resp_operations_total 1\n", "felix_resp_batches_total 1\n"} {
+		`felix_resp_command_errors_total{command="incr"} 1`, "felix_resp_connections 1\n", "felix_resp_operations_total 2\n", "felix_resp_batches_total 2\n",
+		"felix_resp_unsent_bytes 0\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics does not say %q", want)
 		}

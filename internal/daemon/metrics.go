@@ -74,6 +74,7 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	counter("felix_resp_refused_total", "Redis connections refused: there were too many.", n.Refused)
 	counter("felix_resp_read_bytes_total", "Bytes read from Redis connections.", n.BytesIn)
 	counter("felix_resp_written_bytes_total", "Bytes written to Redis connections.", n.BytesOut)
+	gauge("felix_resp_unsent_bytes", "Memory of answers that Redis clients have not taken.", n.Unsent)
 	counter("felix_resp_batches_total", "Batches of operations submitted by the RESP door.", n.Batches)
 	counter("felix_resp_operations_total", "Operations submitted by the RESP door.", n.Ops)
 	counter("felix_resp_paced_total", "Times the RESP door let requests gather while the disk was busy.", n.Paced)

@@ -199,6 +199,38 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
+// A stop is not held up by clients that wait, nor by one that does not read.
+func TestStopWithWaitingClients(t *testing.T) {
+	p := dev(t, t.TempDir())
+	big := strings.Repeat("v", 1<<20)
+	deaf := dial(t, p.resp)
+	deaf.call(t, "SET", "big", big)
+	if _, err := io.WriteString(deaf, strings.Repeat(request("GET", "big"), 30)); err != nil {
+		t.Fatal(err)
+	}
+	var waiting []*conn
+	for range 65 { // one more than there are slots for slow work
+		c := dial(t, p.resp)
+		if _, err := io.WriteString(c, request("WAIT", "1", "0")); err != nil {
+			t.Fatal(err)
+		}
+		waiting = append(waiting, c)
+	}
+	if got := dial(t, p.resp).call(t, "DBSIZE"); got != ":1" {
+		t.Errorf("DBSIZE beside them: %s", got)
+	}
+	began := time.Now()
+	p.stop()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	for _, c := range waiting {
+		if line, err := c.in.ReadString('\n'); err != nil || line != ":0\r\n" {
+			t.Errorf("a waiting client got %q, %v", line, err)
+		}
+	}
+}
+
 // A stop that takes longer than it may is forced, and says so.
 func TestStopTimeout(t *testing.T) {
 	p := dev(t, t.TempDir(), "--stop-timeout", "100ms")
