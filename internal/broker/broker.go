@@ -41,7 +41,7 @@ type Options struct {
 	Workers         int           // goroutines that run shards; 0 is by GOMAXPROCS
 	RecordBytes     int64         // bound on records held in memory
 	BlockCacheBytes int64         // bound on the state store's block cache
-	InflightBytes   int64         // bound on operations that wait or are in flight
+	InflightBytes   int64         // bound on operations that wait or are in flight: what needs more is always refused
 	RequestTimeout  time.Duration // of operations without a deadline
 	TickInterval    time.Duration // of Raft's logical clock
 	CheckpointEvery time.Duration // how long a change may stay out of the state store
@@ -50,6 +50,8 @@ type Options struct {
 	MaxDirtyBytes   int64         // bound on records that are not in the state store yet; at it, writes wait
 	MaxLogBytes     int64         // bound on the logs of all shards, which a restart replays; at it, writes wait
 	SweepEvery      time.Duration // how often expired records are looked for
+	metaTimeout     time.Duration // these two only tests set
+	coverAfter      time.Duration
 	// ReplicationIsTarget lets a cache ask for more replicas than there are
 	// brokers; otherwise that is refused.
 	ReplicationIsTarget bool
@@ -71,6 +73,8 @@ func (o *Options) setDefaults() {
 	set(&o.MaxDirtyBytes, max(o.RecordBytes, minDirtyBytes))
 	set(&o.MaxLogBytes, 1<<30)
 	set(&o.SweepEvery, time.Second)
+	set(&o.metaTimeout, metaTimeout)
+	set(&o.coverAfter, coverAfter)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -112,7 +116,8 @@ type Broker struct {
 	caches   map[felix.Scope]*cache
 	replicas map[uint64]*replica
 	meta     *cache
-	metaMu   sync.Mutex // serializes changes of the metadata on this broker
+	metaMu   sync.Mutex   // serializes changes of the metadata on this broker
+	doubtful []*cacheMeta // guarded by metaMu: perhaps in the metadata, perhaps not
 
 	stop       context.CancelFunc
 	background sync.WaitGroup // checkpointer, sweeper
@@ -192,10 +197,35 @@ func (b *Broker) run() {
 	go func() { defer b.background.Done(); b.sweep(ctx) }()
 }
 
+// closeGrace is how long Close waits, after its time is up, for what it has cut
+// short to end.
+const closeGrace = time.Second
+
 // Close answers what is under way, writes a last checkpoint so that the next
 // start has nothing to replay, and closes the files. The doors must be closed
-// before. It gives up waiting for the checkpoint when ctx ends.
+// before. When ctx ends it gives up the checkpoint; and if the disk then does
+// not let go of it either, Close leaves everything as it is and says so: the
+// process has to end. What was acknowledged is in the log, and a checkpoint is
+// written whole or not at all.
 func (b *Broker) Close(ctx context.Context) error {
+	closed := make(chan error, 1)
+	go func() { closed <- b.close(ctx) }()
+	select {
+	case err := <-closed:
+		return err
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(closeGrace)
+	defer grace.Stop()
+	select {
+	case err := <-closed:
+		return err
+	case <-grace.C:
+		return fmt.Errorf("data directory %s: the disk is too slow to close it in time; nothing that was acknowledged is lost", b.opts.Dir)
+	}
+}
+
+func (b *Broker) close(ctx context.Context) error {
 	b.stop()
 	b.background.Wait()
 	err := b.checkpoint.all(ctx)

@@ -27,6 +27,11 @@ type committer struct {
 	batch []raftlog.Append
 }
 
+// coverAfter is how long the committer waits for more to do before it covers
+// what it has synced last (raftlog.Log.Cover): long enough that a trickle of
+// writes does not sync twice as often, and hardly ever meets that sync.
+const coverAfter = time.Second
+
 func newCommitter(b *Broker) *committer {
 	return &committer{b: b, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
@@ -65,21 +70,34 @@ func (c *committer) signal() {
 
 func (c *committer) run() {
 	defer close(c.done)
-	for range c.wake {
-		c.mu.Lock()
-		c.taken, c.pending = c.pending, c.taken[:0]
-		stopping := c.stopping
-		c.mu.Unlock()
-		if len(c.taken) > 0 {
-			if err := c.commit(); err != nil {
-				c.b.opts.Fatal(fmt.Errorf("the log cannot be written: %w", err))
-				return // nothing that came with this batch is ever acknowledged
-			}
+	idle := time.NewTimer(c.b.opts.coverAfter)
+	defer idle.Stop()
+	for stopping := false; !stopping; {
+		var err error
+		select {
+		case <-c.wake:
+			stopping, err = c.commitPending()
+			idle.Reset(c.b.opts.coverAfter)
+		case <-idle.C:
+			err = c.b.log.Cover()
 		}
-		if stopping {
-			return
+		if err != nil {
+			c.b.opts.Fatal(fmt.Errorf("the log cannot be written: %w", err))
+			return // nothing that came with this batch, or comes, is ever acknowledged
 		}
 	}
+}
+
+// commitPending commits what waits, and says whether the committer is to stop.
+func (c *committer) commitPending() (stopping bool, err error) {
+	c.mu.Lock()
+	c.taken, c.pending = c.pending, c.taken[:0]
+	stopping = c.stopping
+	c.mu.Unlock()
+	if len(c.taken) > 0 {
+		err = c.commit()
+	}
+	return stopping, err
 }
 
 func (c *committer) commit() error {

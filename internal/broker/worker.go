@@ -205,6 +205,9 @@ func (w *worker) advance() {
 	writes, replay := w.b.checkpoint.pressure.full()
 	for _, r := range again {
 		r.active = false
+		if r.closed {
+			continue // dropped after it was activated: it must not do anything more
+		}
 		if r.id != metaShard { // caches can always be deleted
 			r.shard.Hold(writes, replay)
 		}
