@@ -161,8 +161,23 @@ func (b *Broker) finish(r *shard.Request) {
 	}
 }
 
-// each runs a request of one kind on every shard and waits for all of them.
+// each runs a request that changes nothing on every shard and waits for all of
+// them.
 func (c *cache) each(ctx context.Context, make func() *shard.Request) ([]*shard.Request, error) {
+	all, err := c.broadcast(ctx, make)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		if err := await(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// broadcast submits a request of one kind to every shard.
+func (c *cache) broadcast(ctx context.Context, make func() *shard.Request) ([]*shard.Request, error) {
 	if c.gone.Load() {
 		return nil, errCacheGone
 	}
@@ -177,20 +192,25 @@ func (c *cache) each(ctx context.Context, make func() *shard.Request) ([]*shard.
 		all = append(all, r)
 		c.b.submit(replica, r)
 	}
-	for _, r := range all {
-		select {
-		case <-r.Finished:
-			if r.Err != nil {
-				return nil, r.Err
-			}
-		case <-ctx.Done():
-			if r.Kind == shard.Clear {
-				return nil, felix.Errorf(felix.OutcomeUnknown, "the request ended before its answer came: %v", context.Cause(ctx))
-			}
-			return nil, felix.Errorf(felix.Unavailable, "the request ended before its answer came: %v", context.Cause(ctx))
-		}
-	}
 	return all, nil
+}
+
+// await waits for a request of broadcast. What becomes of one whose caller is
+// gone is not known.
+func await(ctx context.Context, r *shard.Request) error {
+	select {
+	case <-r.Finished:
+		if r.Err != nil {
+			return r.Err
+		}
+		return nil
+	case <-ctx.Done():
+		code := felix.Unavailable
+		if r.Kind == shard.Clear {
+			code = felix.OutcomeUnknown
+		}
+		return felix.Errorf(code, "the request ended before its answer came: %v", context.Cause(ctx))
+	}
 }
 
 func newFinished() chan struct{} { return make(chan struct{}) }
@@ -227,8 +247,39 @@ func (c *cache) Count(ctx context.Context) (felix.RecordCount, error) {
 
 // Clear implements felix.Cache.
 func (c *cache) Clear(ctx context.Context) error {
-	_, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Clear} })
-	return err
+	all, err := c.broadcast(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Clear} })
+	if err != nil {
+		return err
+	}
+	outcomes := make([]error, len(all))
+	for i, r := range all {
+		outcomes[i] = await(ctx, r)
+	}
+	return clearOutcome(outcomes)
+}
+
+// clearOutcome is what came of clearing a cache whose shards answered so. It was
+// not applied only if none of them has, or perhaps has, been cleared.
+func clearOutcome(shards []error) error {
+	var refused, unknown error
+	cleared := false
+	for _, err := range shards {
+		switch {
+		case err == nil:
+			cleared = true
+		case felix.AsError(err).MayBeApplied():
+			unknown = err
+		case refused == nil:
+			refused = err
+		}
+	}
+	switch {
+	case unknown != nil:
+		return unknown
+	case cleared && refused != nil:
+		return felix.Errorf(felix.OutcomeUnknown, "a part of the cache was cleared, another was not: %v", refused)
+	}
+	return refused
 }
 
 // Scan implements felix.Cache: a page of every shard, merged.

@@ -106,7 +106,7 @@ func parseCacheMeta(raw []byte, version uint64) (*cacheMeta, error) {
 // broker must not go on as if it had not.
 func (b *Broker) metaDo(ctx context.Context, op felix.Op) (felix.Reply, error) {
 	if op.Mutates() {
-		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), metaTimeout)
+		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.opts.metaTimeout)
 		defer cancel()
 		ctx = waiting
 	}
@@ -160,11 +160,15 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 	defer b.metaMu.Unlock()
 	c := b.cacheAt(scope)
 	if c == nil {
-		if c, err = b.makeCache(ctx, scope, settings); err != nil {
+		if c, created, err = b.makeCache(ctx, scope, settings); err != nil {
 			return info, false, "", err
 		}
-		created = true
-	} else if asked.Replication == 0 {
+	}
+	if created {
+		info = b.info(c, felix.RecordCount{}) // nobody could write to it yet
+		return info, true, replicasWarning(info), nil
+	}
+	if asked.Replication == 0 {
 		settings.Replication = c.settings.Replication // not asked for: as it is
 	}
 	if have := c.settings; have != settings {
@@ -172,9 +176,9 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 			"cache %s exists with other settings: %d shards, replication %d, consistency %s", scope, have.Shards, have.Replication, have.Consistency)
 	}
 	if info, err = b.describe(ctx, c); err != nil {
-		return info, created, "", err
+		return info, false, "", err
 	}
-	return info, created, replicasWarning(info), nil
+	return info, false, replicasWarning(info), nil
 }
 
 func replicasWarning(info felix.CacheInfo) string {
@@ -184,17 +188,22 @@ func replicasWarning(info felix.CacheInfo) string {
 	return fmt.Sprintf("replicas %d/%d: there is 1 broker; more replicas are made as brokers join", info.Replicas, info.Replication)
 }
 
-func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings felix.CacheSettings) (*cache, error) {
+// makeCache makes a cache, or opens the one that an earlier attempt has made
+// whose answer was lost. metaMu is held.
+func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings felix.CacheSettings) (c *cache, created bool, err error) {
 	b.mu.RLock()
 	caches, shards := len(b.caches), len(b.replicas)
 	b.mu.RUnlock()
 	if caches >= felix.MaxCaches || shards+settings.Shards > felix.MaxShards {
-		return nil, felix.Errorf(felix.ResourceExhausted,
+		return nil, false, felix.Errorf(felix.ResourceExhausted,
 			"the broker has %d caches and %d shards, at most %d and %d are allowed: remove caches or use fewer shards", caches, shards, felix.MaxCaches, felix.MaxShards)
+	}
+	if err := b.settle(ctx); err != nil {
+		return nil, false, err
 	}
 	reply, err := b.metaDo(ctx, felix.Op{Kind: felix.Add, Key: []byte(nextShardKey), Int: int64(settings.Shards)})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	m := &cacheMeta{Format: cacheMetaFormat, Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache,
 		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall()}
@@ -204,26 +213,57 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 	// First the shards, then the name: what a crash leaves behind in between
 	// is dropped at the next start.
 	if err := b.bootstrap(m.ShardIDs...); err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	if created, err = b.nameCache(ctx, m); err != nil {
+		return nil, false, err
+	}
+	if !created {
+		if m, err = b.readCache(ctx, scope); err != nil {
+			return nil, false, err
+		}
+	}
+	c, err = b.openCache(m)
+	return c, created, err
+}
+
+// nameCache gives a cache whose shards have been made its name, and drops the
+// shards if that fails or the name is taken. Where it is not known whether it
+// failed, settle drops them later. metaMu is held.
+func (b *Broker) nameCache(ctx context.Context, m *cacheMeta) (named bool, err error) {
 	raw, err := json.Marshal(m)
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	put, err := b.metaDo(ctx, felix.Op{Kind: felix.Set, View: felix.ViewValue, If: felix.IfAbsent, Key: cacheKey(scope), Value: raw})
-	if err != nil {
-		return nil, err
+	put, err := b.metaDo(ctx, felix.Op{Kind: felix.Set, View: felix.ViewValue, If: felix.IfAbsent, Key: cacheKey(m.scope()), Value: raw})
+	switch {
+	case err == nil && put.Applied:
+		return true, nil
+	case err != nil && felix.AsError(err).MayBeApplied():
+		b.doubtful = append(b.doubtful, m)
+		return false, err
 	}
-	if !put.Applied {
-		// An earlier attempt whose answer was lost did it all the same.
-		if err := b.dropData(m.ShardIDs); err != nil {
-			return nil, err
+	return false, errors.Join(err, b.dropData(m.ShardIDs))
+}
+
+// settle finds out which of the caches that earlier attempts have left in doubt
+// are in the metadata, and drops the shards of the others, so that these do not
+// add up. metaMu is held.
+func (b *Broker) settle(ctx context.Context) error {
+	for len(b.doubtful) > 0 {
+		m := b.doubtful[0]
+		named, err := b.readCache(ctx, m.scope())
+		if err != nil && felix.AsError(err).Code != felix.CacheNotFound {
+			return err
 		}
-		if m, err = b.readCache(ctx, scope); err != nil {
-			return nil, err
+		if err != nil || !slices.Equal(named.ShardIDs, m.ShardIDs) {
+			if err := b.dropData(m.ShardIDs); err != nil {
+				return err
+			}
 		}
+		b.doubtful = b.doubtful[1:]
 	}
-	return b.openCache(m)
+	return nil
 }
 
 func (b *Broker) cacheAt(scope felix.Scope) *cache {
@@ -245,9 +285,13 @@ func (b *Broker) find(scope felix.Scope) (*cache, error) {
 
 func (b *Broker) describe(ctx context.Context, c *cache) (felix.CacheInfo, error) {
 	counts, err := c.Count(ctx)
+	return b.info(c, counts), err
+}
+
+func (b *Broker) info(c *cache, counts felix.RecordCount) felix.CacheInfo {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return felix.CacheInfo{Scope: c.scope, CacheSettings: c.settings, Replicas: 1, CreatedAtMillis: c.created, Counts: counts}, err
+	return felix.CacheInfo{Scope: c.scope, CacheSettings: c.settings, Replicas: 1, CreatedAtMillis: c.created, Counts: counts}
 }
 
 // Caches implements felix.Service.
@@ -318,17 +362,22 @@ func (b *Broker) readCache(ctx context.Context, scope felix.Scope) (*cacheMeta, 
 	return parseCacheMeta(reply.Value, reply.Version)
 }
 
-// SetReplication implements felix.Service.
+// SetReplication implements felix.Service. The records are counted first: once
+// the change is made, nothing may fail as if it were not.
 func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replication int) (info felix.CacheInfo, warning string, err error) {
 	if err := b.checkReplication(replication); err != nil {
 		return info, "", err
 	}
+	b.metaMu.Lock()
+	defer b.metaMu.Unlock()
 	c, err := b.find(scope)
 	if err != nil {
 		return info, "", err
 	}
-	b.metaMu.Lock()
-	defer b.metaMu.Unlock()
+	counts, err := c.Count(ctx)
+	if err != nil {
+		return info, "", err
+	}
 	m, err := b.readCache(ctx, scope)
 	if err != nil {
 		return info, "", err
@@ -348,9 +397,7 @@ func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replicat
 	b.mu.Lock()
 	c.settings.Replication = replication
 	b.mu.Unlock()
-	if info, err = b.describe(ctx, c); err != nil {
-		return info, "", err
-	}
+	info = b.info(c, counts)
 	return info, replicasWarning(info), nil
 }
 
@@ -372,14 +419,15 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	delete(b.caches, scope)
 	b.mu.Unlock()
 	b.closeShards(c.replicas, errCacheGone)
-	if err != nil {
-		// Perhaps deleted: then nothing may be acknowledged in it any more.
-		// Perhaps not: then its data must stay.
-		return err
-	}
 	ids := make([]uint64, 0, len(c.replicas))
 	for _, r := range c.replicas {
 		ids = append(ids, r.id)
+	}
+	if err != nil {
+		// Perhaps deleted: then nothing may be acknowledged in it any more.
+		// Perhaps not: then its data must stay.
+		b.doubtful = append(b.doubtful, &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache, ShardIDs: ids})
+		return err
 	}
 	return b.dropData(ids)
 }
