@@ -187,6 +187,10 @@ type Batch struct {
 	// becomes unavailable, one that was logged but not acknowledged becomes
 	// outcome_unknown. Zero means the broker's request timeout.
 	Deadline time.Time
+	// Ends are where the parts of the batch end, ascending, the last at the end
+	// of Ops: of different connections, say. When there is no room for all of
+	// it, a part is refused as a whole, and only it. nil is one part.
+	Ends []int32
 	// Done is told of finished operations.
 	Done Completer
 }

@@ -41,7 +41,8 @@ func (c *cache) Scope() felix.Scope { return c.scope }
 type split struct {
 	byShard  []*shard.Request
 	touched  []int
-	rejected []int32
+	rejected []int32 // operations, told when the others have been sent
+	part     []int32
 }
 
 var splits = sync.Pool{New: func() any { return new(split) }}
@@ -74,40 +75,89 @@ func (c *cache) Submit(batch *felix.Batch) {
 			s.touched = append(s.touched, n)
 		}
 		r.Positions = append(r.Positions, int32(i))
-		size := int64(len(op.Key) + len(op.Value) + opOverheadBytes)
-		r.Bytes += size
-		total += size
+		r.Bytes += opBytes(op)
+		total += opBytes(op)
 	}
-	rejected := s.rejected
-	if err := c.admit(total); err != nil {
-		for _, n := range s.touched {
-			r := s.byShard[n]
-			for _, p := range r.Positions {
-				batch.Replies[p] = felix.Reply{Err: err}
-			}
-			rejected = append(rejected, r.Positions...)
-			s.byShard[n] = nil
-		}
-		s.touched = s.touched[:0]
+	if c.admit(total) != nil {
+		c.admitParts(s, batch)
 	}
 	c.send(s, batch)
-	if len(rejected) > 0 {
-		batch.Done.OpsDone(batch, rejected)
+	if len(s.rejected) > 0 {
+		batch.Done.OpsDone(batch, s.rejected)
 	}
 	s.rejected, s.touched = s.rejected[:0], s.touched[:0]
 	splits.Put(s)
 }
+
+func opBytes(op *felix.Op) int64 { return int64(len(op.Key) + len(op.Value) + opOverheadBytes) }
 
 // admit takes room in the broker's budget for operations in flight.
 func (c *cache) admit(bytes int64) *felix.Error {
 	if c.gone.Load() {
 		return errCacheGone
 	}
-	if c.b.inflight.Add(bytes) > c.b.opts.InflightBytes && bytes > 0 {
-		c.b.inflight.Add(-bytes)
-		return errTooMuch
+	for {
+		used := c.b.inflight.Load()
+		if bytes > 0 && used+bytes > c.b.opts.InflightBytes {
+			return errTooMuch
+		}
+		if c.b.inflight.CompareAndSwap(used, used+bytes) {
+			return nil
+		}
 	}
-	return nil
+}
+
+// admitParts admits those parts of a batch for which there is room, where there
+// is none for the whole, and rejects the others.
+func (c *cache) admitParts(s *split, batch *felix.Batch) {
+	illegal := s.rejected
+	ends := batch.Ends
+	if len(ends) == 0 {
+		ends = []int32{int32(len(batch.Ops))}
+	}
+	from := int32(0)
+	for _, to := range ends {
+		s.part = s.part[:0]
+		bytes := int64(0)
+		for i := from; i < to; i++ {
+			if _, is := slices.BinarySearch(illegal, i); !is {
+				s.part = append(s.part, i)
+				bytes += opBytes(&batch.Ops[i])
+			}
+		}
+		if err := c.admit(bytes); err != nil {
+			for _, i := range s.part {
+				batch.Replies[i] = felix.Reply{Err: err}
+			}
+			s.rejected = append(s.rejected, s.part...)
+		}
+		from = to
+	}
+	s.remove(batch, s.rejected[len(illegal):])
+}
+
+// remove takes operations, given in order, out of the requests.
+func (s *split) remove(batch *felix.Batch, ops []int32) {
+	touched := s.touched[:0]
+	for _, n := range s.touched {
+		r := s.byShard[n]
+		kept := r.Positions[:0]
+		for _, p := range r.Positions {
+			if _, is := slices.BinarySearch(ops, p); is {
+				r.Bytes -= opBytes(&batch.Ops[p])
+			} else {
+				kept = append(kept, p)
+			}
+		}
+		if r.Positions = kept; len(kept) > 0 {
+			touched = append(touched, n)
+			continue
+		}
+		s.byShard[n] = nil
+		r.Batch = nil
+		requests.Put(r)
+	}
+	s.touched = touched
 }
 
 // send hands the requests to the workers, one wake-up each.

@@ -204,6 +204,10 @@ func (c *Config) checkAddr(flag, addr string) error {
 // counted in bytes.
 const maxMemoryMiB = 1 << 24
 
+// minInflightMiB is room for the largest request (resp.MaxRequestBytes) with
+// what its operations cost beside, twice: less would refuse it for ever.
+const minInflightMiB = 32
+
 // minConnectionMiB lets half of it hold one request of the largest size.
 const minConnectionMiB = 2 * redisapi.MaxRequestBytes >> 20
 
@@ -215,7 +219,7 @@ func (c *Config) checkNumbers() error {
 	}{
 		{"record-memory", c.RecordMemory, 1, maxMemoryMiB, " MiB"},
 		{"block-cache", c.BlockCache, 1, maxMemoryMiB, " MiB"},
-		{"inflight-memory", c.InflightMemory, 1, maxMemoryMiB, " MiB"},
+		{"inflight-memory", c.InflightMemory, minInflightMiB, maxMemoryMiB, " MiB"},
 		{"connection-memory", c.ConnMemory, minConnectionMiB, maxMemoryMiB, " MiB"},
 		{"max-connections", int64(c.MaxConnections), 1, 1 << 24, ""},
 	} {

@@ -150,7 +150,7 @@ func TestBadSettings(t *testing.T) {
 		{[]string{"dev", "--record-memory", "0"}, nil, "--record-memory 0 MiB: it is 1 to 16777216 MiB"},
 		{[]string{"dev", "--record-memory", "9223372036854775807"}, nil, "--record-memory 9223372036854775807 MiB: it is 1 to"},
 		{[]string{"dev", "--block-cache", "-1"}, nil, "--block-cache -1 MiB: it is 1 to"},
-		{[]string{"dev", "--inflight-memory", "0"}, nil, "--inflight-memory 0 MiB: it is 1 to"},
+		{[]string{"dev", "--inflight-memory", "31"}, nil, "--inflight-memory 31 MiB: it is 32 to"},
 		{[]string{"dev", "--connection-memory", "31"}, nil, "--connection-memory 31 MiB: it is 32 to"},
 		{[]string{"dev", "--max-connections", "0"}, nil, "--max-connections 0: it is 1 to"},
 		{[]string{"dev", "--request-timeout", "0s"}, nil, "--request-timeout 0s: it is at least 1ms"},

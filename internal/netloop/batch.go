@@ -64,6 +64,10 @@ func (b *batch) seal() {
 		b.done = make([]int32, n, cap(b.Ops))
 	}
 	b.Replies, b.done = b.Replies[:n], b.done[:n]
+	b.Ends = b.Ends[:0]
+	for i := range b.runs {
+		b.Ends = append(b.Ends, int32(b.runs[i].first+b.runs[i].n))
+	}
 	b.Done = b
 }
 
