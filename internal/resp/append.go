@@ -1,6 +1,9 @@
 package resp
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // Version is the protocol version of a connection's replies.
 type Version uint8
@@ -21,12 +24,13 @@ func AppendSimple(b []byte, s string) []byte {
 	return append(b, '\r', '\n')
 }
 
-// AppendError appends an error. s begins with its code, as "ERR …"; line breaks
-// in it, which would end it early, become spaces, as in Redis.
+// AppendError appends an error. s begins with its code, as "ERR …". Line breaks
+// would end it early: as in Redis, those at its end are left out, and others
+// become spaces.
 func AppendError(b []byte, s string) []byte {
 	b = append(b, '-')
 	start := len(b)
-	b = append(b, s...)
+	b = append(b, strings.TrimRight(s, "\r\n")...)
 	for i := start; i < len(b); i++ {
 		if b[i] == '\r' || b[i] == '\n' {
 			b[i] = ' '

@@ -211,6 +211,7 @@ func TestAppend(t *testing.T) {
 	}{
 		{AppendSimple(nil, "OK"), "+OK\r\n"},
 		{AppendError(nil, "ERR a\r\nb"), "-ERR a  b\r\n"},
+		{AppendError(nil, "ERR a\nb\r\n\n"), "-ERR a b\r\n"},
 		{AppendInt(nil, 5), ":5\r\n"},
 		{AppendInt(nil, 10), ":10\r\n"},
 		{AppendInt(nil, -1), ":-1\r\n"},

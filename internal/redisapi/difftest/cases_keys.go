@@ -161,6 +161,10 @@ PEXPIRE k 100000 NX XX
 EXPIREAT k $NOW+100 Nope
 PEXPIREAT k $NOWMS+100 GT LT
 EXPIRE k 100 "a\r\nb"
+EXPIRE k 100 "x\n"
+EXPIRE k 100 "x\r\n\r\n"
+EXPIRE k 100 "\n"
+EXPIRE k 100 "\nx"
 
 # expiry of a number
 INCR n
