@@ -92,15 +92,15 @@ func positiveExpiry(word []byte, opts option) (millis int64, ttl felix.TTL, bad 
 	if !ok {
 		return 0, 0, expiryNotInteger
 	}
+	unit := int64(1)
 	if opts&(optEX|optEXAT) != 0 {
-		if millis > math.MaxInt64/1000 {
-			return 0, 0, expiryInvalid
-		}
-		millis *= 1000
+		unit = 1000
 	}
-	if millis <= 0 || millis > felix.MaxExpiryMillis {
+	// Both ends are checked before the product, which would wrap around.
+	if millis <= 0 || millis > felix.MaxExpiryMillis/unit {
 		return 0, 0, expiryInvalid
 	}
+	millis *= unit
 	if opts&(optEX|optPX) != 0 {
 		return millis, felix.TTLIn, expiryOK
 	}

@@ -2,7 +2,10 @@ package difftest
 
 // scripts are the written sequences, see parseScript for their form.
 func scripts() []string {
-	return []string{stringScript, setScript, expiryScript, keyspaceScript, connectionScript, serverScript, errorScript, limitScript}
+	return []string{
+		stringScript, setScript, expiryScript, keyspaceScript, connectionScript, serverScript, errorScript,
+		limitScript,
+	}
 }
 
 const stringScript = `
@@ -183,6 +186,8 @@ SETEX k -1 v
 SETEX k x v
 SETEX k 9223372036854775807 v
 SETEX k 9223372036854776 v
+SETEX k -18446744073709551 v
+SETEX k -9223372036854776 v
 SETEX k 1.5 v
 GET k
 PSETEX k 100000 w
@@ -245,6 +250,9 @@ GETEX k EX 0
 GETEX k EX -5
 GETEX k EX x
 GETEX k EX 9223372036854775807
+GETEX k EX -18446744073709551
+GETEX k EXAT -18446744073709551
+GETEX k EXAT -9223372036854776
 GETEX k EX
 GETEX k PX 0
 GETEX k EXAT 0
@@ -386,6 +394,10 @@ SET k v EX 1.5
 SET k v EX 9223372036854775807
 SET k v EX 9223372036854775
 SET k v EX 9223372036854776
+SET k v EX -18446744073709551
+SET k v EX -9223372036854776
+SET k v EXAT -18446744073709551
+SET k v PX -18446744073709551
 SET k v PX 9223372036854775807
 SET k v EXAT 9223372036854775807
 SET k v PX 9223372036854775808

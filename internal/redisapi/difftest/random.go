@@ -87,14 +87,21 @@ func (g *generator) delta() string {
 
 // seconds is a relative time to live: long, over, or wrong.
 func (g *generator) seconds() string {
-	return pick(g, "1000", "100000", "5000", "0", "-1", "-5000", "x", "9223372036854775807", "-9223372036854775808", "1.5", "")
+	return pick(g, "1000", "100000", "5000", "0", "-1", "-5000", "x", "9223372036854775807", "-9223372036854775808", "1.5", "",
+		g.hugeNegative())
+}
+
+// hugeNegative is one of 16 to 18 digits: times a thousand, some of them wrap
+// around to a small positive number.
+func (g *generator) hugeNegative() string {
+	return pick(g, "-9223372036854776", "-18446744073709551", "-27670116110564327", strconv.FormatInt(-1e15-g.rng.Int64N(1e17), 10))
 }
 
 // at is a point in time in Unix seconds: far in the future, past, or wrong.
 func (g *generator) at() string {
 	now := g.now.Unix()
 	return pick(g, strconv.FormatInt(now+10000, 10), strconv.FormatInt(now+20000, 10), strconv.FormatInt(now-5, 10), "1", "0", "-7", "x",
-		"9223372036854775807")
+		"9223372036854775807", g.hugeNegative())
 }
 
 func (g *generator) atMillis() string {
