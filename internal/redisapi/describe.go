@@ -10,7 +10,7 @@ import (
 // categoryOrder is the order of Redis's ACL categories in its replies, those
 // that commands here are of.
 var categoryOrder = [...]string{
-	"keyspace", "read", "write", "string", "admin", "fast", "slow", "dangerous", "connection",
+	"keyspace", "read", "write", "string", "admin", "fast", "slow", "dangerous", "connection", "transaction",
 }
 
 // aclCategories are the command's own and those that its flags imply.

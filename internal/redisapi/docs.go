@@ -64,7 +64,10 @@ Where Felix differs from Redis:
 - MSET, DEL and UNLINK of keys on different shards are not one atomic step; the error ` + "`UNKNOWN`" + ` says when only some
   of the keys were changed. Keys with the same {tag} share a shard.
 - SCAN cursors are those that Felix gave, for the same cache, and are forgotten after many others or a restart.
-- Pub/sub, transactions, scripts and other data types do not exist: ` + "`ERR unknown command`" + `.
+- There are no transactions. Every command between MULTI and EXEC is refused, nothing is applied, and EXEC answers
+  ` + "`EXECABORT`" + `, as in Redis after a command that cannot be queued. Pipelines must be plain: in redis-py
+  ` + "`pipeline(transaction=False)`" + `, for other clients see the [README](../README.md#pipelines-must-be-plain).
+- Pub/sub, scripts and other data types do not exist: ` + "`ERR unknown command`" + `.
 - Errors of Felix's own: ` + "`TRYAGAIN`" + ` (not applied, try again), ` + "`CLUSTERDOWN`" + ` (not applied, no owner or majority) and
   ` + "`UNKNOWN`" + ` (may have been applied).
 

@@ -68,6 +68,7 @@ type session struct {
 
 	off, skip, skipNext bool
 	tracking            bool
+	transaction         transaction
 
 	shared shared
 }
@@ -105,11 +106,13 @@ func defaultScope() felix.Scope {
 	return felix.Scope{Tenant: felix.DefaultTenant, Namespace: felix.DefaultNamespace, Cache: felix.DefaultCache}
 }
 
-// resetState is how a connection starts, and what RESET goes back to.
+// resetState is how a connection starts, and what RESET goes back to. Whether
+// RESET itself is skipped (CLIENT REPLY SKIP) is decided already.
 func (s *session) resetState() {
 	s.version = resp.RESP2
 	s.scope, s.cache = defaultScope(), nil
-	s.off, s.skip, s.skipNext, s.tracking = false, false, false, false
+	s.off, s.skipNext, s.tracking = false, false, false
+	s.transaction = noTransaction
 	s.shared.about.Store(&about{user: "default", version: resp.RESP2})
 }
 
@@ -139,21 +142,20 @@ func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
 			t.Need = s.parser.Need
 			break
 		}
+		o := done
 		if args := s.parser.Args; len(args) > 0 {
-			o := s.dispatch(args, t)
-			if o == postponed {
+			if o = s.dispatch(args, t); o == postponed {
 				break
 			}
 			if cache == nil {
 				cache = s.cache // it was opened for this request
 			}
-			s.skip, s.skipNext = s.skipNext, false
-			if o == last {
-				used += n
-				break
-			}
 		}
+		s.skip, s.skipNext = s.skipNext, false // also by a request of nothing
 		used += n
+		if o == last {
+			break
+		}
 	}
 	if len(t.Ops) > before {
 		t.Cache = cache
@@ -167,24 +169,17 @@ func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
 
 // dispatch finds the command and lets it parse its arguments.
 func (s *session) dispatch(args [][]byte, t *netloop.Turn) outcome {
-	cmd := s.h.table.find(args[0])
-	if cmd == nil {
-		if equalFold(args[0], "host:") || equalFold(args[0], "post") {
-			// A browser was made to talk to this port: as Redis, hang up.
-			s.closed, t.Close = true, true
-			return last
-		}
-		return s.fail(s.h.table.unknown, unknownCommand(args))
+	cmd, refusal := s.h.table.lookUp(args)
+	if cmd == s.h.table.unknown && (equalFold(args[0], "host:") || equalFold(args[0], "post")) {
+		// A browser was made to talk to this port: as Redis, hang up.
+		s.closed, t.Close = true, true
+		return last
 	}
-	if cmd.subs != nil && len(args) > 1 {
-		sub := cmd.sub(args[1])
-		if sub == nil {
-			return s.fail(cmd, unknownSubcommand(cmd, args[1]))
-		}
-		cmd = sub
+	if refusal == "" && s.transaction != noTransaction && !cmd.unqueued {
+		refusal = msgNoTransactions
 	}
-	if !cmd.arityOK(len(args)) {
-		return s.fail(cmd, arityError(cmd))
+	if refusal != "" {
+		return s.refuse(cmd, refusal)
 	}
 	if cmd.needsCache && s.cache == nil && !s.openNow() {
 		return s.openFirst(cmd, t)

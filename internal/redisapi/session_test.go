@@ -39,8 +39,9 @@ type fakeCache struct {
 	reply   func(op *felix.Op) felix.Reply
 	scanned int
 	onPage  func(*felix.ScanPage) // nil, or told of every page
-	keys    []string
-	err     error // of Scan, Count and Clear
+	keys    []string              // sorted
+	gone    map[string]bool       // of keys: takes a place in its page, and is not shown
+	err     error                 // of Scan, Count and Clear
 }
 
 func (c *fakeCache) Submit(b *felix.Batch) {
@@ -54,16 +55,26 @@ func (c *fakeCache) Submit(b *felix.Batch) {
 
 func (c *fakeCache) Scan(_ context.Context, req felix.ScanRequest) (felix.ScanPage, error) {
 	c.scanned++
-	var page felix.ScanPage
-	for _, key := range c.keys { // which are sorted
+	var (
+		page   felix.ScanPage
+		looked int
+	)
+	for _, key := range c.keys {
 		if !strings.HasPrefix(key, string(req.Prefix)) || key <= string(req.After) {
 			continue
 		}
-		if len(page.Items) == req.Limit {
+		if looked == req.Limit {
 			page.More = true
 			break
 		}
-		page.Items = append(page.Items, felix.ScanItem{Key: []byte(key)})
+		looked++
+		page.Next = []byte(key)
+		if !c.gone[key] {
+			page.Items = append(page.Items, felix.ScanItem{Key: []byte(key)})
+		}
+	}
+	if !page.More {
+		page.Next = nil
 	}
 	if c.onPage != nil {
 		c.onPage(&page)
@@ -230,7 +241,7 @@ func TestInputIsLetGo(t *testing.T) {
 // FuzzSession: whatever comes in, every request is parsed and answered.
 func FuzzSession(f *testing.F) {
 	for _, seed := range []string{"SET k v EX 5 NX GET\r\n", "*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "HELLO 3 AUTH a/b/c t SETNAME x\r\n",
-		"CLIENT KILL ID 7 SKIPME no\r\n", "SCAN 0 MATCH [a COUNT 3\r\nKEYS *\r\n", "COMMAND GETKEYSANDFLAGS SET a b\r\n", "CLIENT REPLY SKIP\r\nGETEX k PX\r\n"} {
+		"CLIENT KILL ID 7 SKIPME no\r\n", "SCAN 0 MATCH [a COUNT 3\r\nKEYS *\r\n", "COMMAND GETKEYSANDFLAGS SET a b\r\n", "MULTI\r\nINCR k\r\nEXEC\r\n", "CLIENT REPLY SKIP\r\nGETEX k PX\r\n"} {
 		f.Add([]byte(seed))
 	}
 	h := redisapi.New(newFake(), redisapi.Options{})
@@ -281,6 +292,43 @@ func TestKeysAreCheckedBeforeAnyIsChanged(t *testing.T) {
 	if changed != 0 {
 		t.Errorf("%d operations were submitted", changed)
 	}
+}
+
+// TestTransactionsAreRefused: nothing of a transaction is applied, whether it
+// comes in one packet or command by command, and whatever is in it.
+func TestTransactionsAreRefused(t *testing.T) {
+	f := newFake()
+	applied := 0
+	f.cache.reply = func(op *felix.Op) felix.Reply { applied++; return felix.Reply{Applied: true, Int: op.Int} }
+	k := newTalk(t, redisapi.New(f, redisapi.Options{}))
+	const (
+		ok      = "+OK\r\n"
+		refused = "-ERR transactions are not supported: nothing of this one is applied; send the commands without MULTI\r\n"
+		abort   = "-EXECABORT Transaction discarded because of previous errors.\r\n"
+	)
+	commands := []string{"INCR a", "MSET a 1 b 2", "FLUSHALL", "DEL a", "AUTH default/default/stats x", "HELLO 3", "CLIENT REPLY OFF", "KEYS *", "INFO"}
+	want := ok + strings.Repeat(refused, len(commands)) + abort
+	whole := append(append([]string{"MULTI"}, commands...), "EXEC")
+	for _, opened := range []bool{false, true} {
+		k.expect(want, whole...)
+		got := ""
+		for _, line := range whole {
+			got += k.say(line)
+		}
+		if got != want {
+			t.Errorf("command by command: %q, want %q", got, want)
+		}
+		if applied != 0 || f.opened != 0 && !opened {
+			t.Errorf("%d operations were submitted, the cache opened %d times", applied, f.opened)
+		}
+		// Afterwards all is as it was, and the cache is open.
+		k.expect(":1\r\n$-1\r\n", "INCR a", "GET none")
+		applied = 0
+	}
+	k.expect(ok+refused+ok+":1\r\n", "MULTI", "INCR a", "DISCARD", "INCR a")
+	k.expect(ok+refused+"+RESET\r\n-ERR EXEC without MULTI\r\n:1\r\n", "MULTI", "INCR a", "RESET", "EXEC", "INCR a")
+	k.expect(":1\r\n"+ok+refused+abort+":1\r\n", "INCR a", "MULTI", "INCR a", "EXEC", "INCR a")
+	k.expect("-ERR transactions are not supported: no key is watched\r\n+OK\r\n", "WATCH a", "UNWATCH")
 }
 
 func TestCacheIsAskedForAgain(t *testing.T) {

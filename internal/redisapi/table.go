@@ -18,6 +18,7 @@ const (
 	flagNoScript
 	flagLoading
 	flagStale
+	flagSkipSlowlog
 	flagFast
 	flagNoAuth
 	flagNoAsyncLoading
@@ -26,8 +27,8 @@ const (
 
 // flagNames are in the order of the bits.
 var flagNames = [...]string{
-	"write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "fast", "no_auth",
-	"no_async_loading", "allow_busy",
+	"write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "skip_slowlog", "fast",
+	"no_auth", "no_async_loading", "allow_busy",
 }
 
 // names lists the flags of the set.
@@ -89,7 +90,9 @@ type command struct {
 	// needsCache: the parse function makes operations, so the connection's
 	// cache must be open. Such a command is never slow.
 	needsCache bool
-	subs       []*command
+	// unqueued: done at once also within a transaction.
+	unqueued bool
+	subs     []*command
 
 	// Set by newTable.
 
@@ -122,7 +125,7 @@ func newTable() *table {
 	for _, group := range [][]*command{
 		stringCommands(), swapCommands(), counterCommands(), manyCommands(), keyCommands(), listCommands(),
 		expiryCommands(), lifetimeCommands(),
-		connectionCommands(), serverCommands(),
+		connectionCommands(), serverCommands(), transactionCommands(),
 	} {
 		t.commands = append(t.commands, group...)
 	}
@@ -162,6 +165,26 @@ func (t *table) find(name []byte) *command {
 		}
 	}
 	return nil
+}
+
+// lookUp finds the command, or subcommand, of a request. What is wrong with the
+// name or the number of arguments is the refusal; cmd is then what it counts as.
+func (t *table) lookUp(args [][]byte) (cmd *command, refusal string) {
+	cmd = t.find(args[0])
+	if cmd == nil {
+		return t.unknown, unknownCommand(args)
+	}
+	if cmd.subs != nil && len(args) > 1 {
+		sub := cmd.sub(args[1])
+		if sub == nil {
+			return cmd, unknownSubcommand(cmd, args[1])
+		}
+		cmd = sub
+	}
+	if !cmd.arityOK(len(args)) {
+		return cmd, arityError(cmd)
+	}
+	return cmd, ""
 }
 
 // findFull looks up "command" or "container|subcommand".

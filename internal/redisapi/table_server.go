@@ -53,6 +53,7 @@ func connectionCommands() []*command {
 			summary:    "Go back to how a connection starts",
 			complexity: "O(1)",
 			categories: "connection",
+			unqueued:   true,
 			parse:      parseReset,
 		},
 		{
@@ -60,6 +61,7 @@ func connectionCommands() []*command {
 			summary:    "Close the connection",
 			complexity: "O(1)",
 			categories: "connection",
+			unqueued:   true,
 			parse:      parseQuit,
 		},
 		{

@@ -209,6 +209,102 @@ GET n
 @none INCR n
 RESET
 INCR n
+
+# client reply skip is not ended by reset
+@none CLIENT REPLY SKIP
+@none RESET
+PING
+INCR n
+@none CLIENT REPLY OFF
+@none CLIENT REPLY SKIP
+RESET
+INCR n
+`
+
+var transactionScript = `
+# no transaction
+EXEC
+DISCARD
+UNWATCH
+MULTI x
+EXEC
+@except:transactions WATCH a
+UNWATCH
+
+# transaction of nothing
+MULTI
+EXEC
+MULTI
+DISCARD
+MULTI
+MULTI
+WATCH a
+EXEC
+EXEC
+DISCARD
+
+# transaction with errors
+MULTI
+NOSUCH
+EXEC
+MULTI
+GET
+DISCARD
+MULTI
+CLIENT BOGUS
+EXEC
+MULTI
+EXEC x
+EXEC
+MULTI
+@except:transactions INCR n
+@except:transactions MSET a 1 b 2
+@except:transactions PING
+@except:transactions KEYS *
+@except:transactions CLIENT ID
+@except:transactions UNWATCH
+NOSUCH
+@except:transactions SET n 5
+EXEC
+MGET n a b
+INCR n
+
+# transaction discarded
+MULTI
+@except:transactions INCR n
+@except:transactions FLUSHALL
+DISCARD
+GET n
+INCR n
+MULTI
+@except:transactions INCR n
+RESET
+EXEC
+INCR n
+
+# transaction
+MULTI
+@except:transactions SET other v
+@except:transactions EXEC
+INCR n
+EXEC
+
+# transaction of many
+MULTI
+` + strings.Repeat("@except:transactions INCR other\n", 200) + `
+NOSUCH
+EXEC
+GET other
+
+# silent transaction
+@none CLIENT REPLY OFF
+@none MULTI
+@none INCR n
+@none NOSUCH
+@none EXEC
+@none DISCARD
+RESET
+GET n
 `
 
 const serverScript = `
@@ -371,7 +467,6 @@ PEXPIRETIME
 
 # the subset of commands
 @except:subset LPUSH a b
-@except:subset EXEC
 @except:subset APPEND a b
 @except:subset PUBLISH a b
 `
@@ -446,6 +541,11 @@ func rawInputs() map[string]string {
 		"too long length":     "*1\r\n$" + long(200_000),
 		"empty argument":      "*2\r\n$4\r\nECHO\r\n$0\r\n\r\n*1\r\n$4\r\nQUIT\r\n",
 		"empty command":       "*1\r\n$0\r\n\r\n*1\r\n$4\r\nQUIT\r\n",
+		"skip nothing":        "CLIENT REPLY SKIP\r\n\r\nPING\r\nQUIT\r\n",
+		"skip spaces":         "CLIENT REPLY SKIP\r\n  \r\n\r\nPING\r\nQUIT\r\n",
+		"skip empty array":    "CLIENT REPLY SKIP\r\n*0\r\nPING\r\nQUIT\r\n",
+		"skip null array":     "CLIENT REPLY SKIP\r\n*-1\r\nPING\r\nPING\r\nQUIT\r\n",
+		"quit in multi":       "MULTI\r\nQUIT\r\nPING\r\n",
 	}
 }
 

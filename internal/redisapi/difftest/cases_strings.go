@@ -3,7 +3,7 @@ package difftest
 // scripts are the written sequences, see parseScript for their form.
 func scripts() []string {
 	return []string{
-		stringScript, setScript, expiryScript, keyspaceScript, connectionScript, serverScript, errorScript,
+		stringScript, setScript, expiryScript, keyspaceScript, connectionScript, transactionScript, serverScript, errorScript,
 		limitScript,
 	}
 }

@@ -11,6 +11,27 @@ def check(got, want):
         raise AssertionError(f"got {got!r}, want {want!r}")
 
 
+def refuses_transactions(r):
+    """A pipeline is a transaction by default: it fails, and nothing of it is applied."""
+    for _ in range(2):
+        try:
+            pipe = r.pipeline()
+            pipe.incr("tx")
+            pipe.incr("tx")
+            pipe.execute()
+        except redis.ResponseError as e:
+            check("transactions are not supported" in str(e), True)
+        else:
+            raise AssertionError("a transaction succeeded")
+    try:
+        r.transaction(lambda pipe: pipe.incr("tx"), "tx")
+    except redis.ResponseError as e:
+        check("transactions are not supported" in str(e), True)
+    else:
+        raise AssertionError("WATCH succeeded")
+    check(r.get("tx"), None)
+
+
 def run(**options):
     r = redis.Redis(host=sys.argv[1], port=int(sys.argv[2]), **options)
     check(r.ping(), True)
@@ -38,6 +59,7 @@ def run(**options):
     for _ in range(500):
         pipe.incr("piped")
     check(pipe.execute(), list(range(1, 501)))
+    refuses_transactions(r)
     r.mset({f"scan:{i}": i for i in range(100)})
     check(len(set(r.scan_iter(match="scan:*", count=7))), 100)
     check(sorted(r.keys("scan:1?")), [b"scan:%d" % i for i in range(10, 20)])

@@ -92,6 +92,7 @@ func runGoRedis(t *testing.T, addr string) {
 	}
 	check("SCAN", 100)(len(seen), nil)
 	check("DEL", 2)(r.Del(ctx, "k", "n", "missing").Result())
+	goRedisTransaction(ctx, t, r)
 	scoped := goredis.NewClient(&goredis.Options{Addr: addr, Username: "default/default/stats", Password: "x"})
 	defer scoped.Close()
 	check("EXISTS in another cache", 0)(scoped.Exists(ctx, "piped").Result())
@@ -99,6 +100,30 @@ func runGoRedis(t *testing.T, addr string) {
 	defer lost.Close()
 	if err := lost.Ping(ctx).Err(); err == nil || !strings.Contains(err.Error(), "no such cache default/default/nosuch") {
 		t.Errorf("a cache that does not exist: %v", err)
+	}
+}
+
+// goRedisTransaction: it fails, each command of it is told why, and nothing of
+// it is applied.
+func goRedisTransaction(ctx context.Context, t *testing.T, r *goredis.Client) {
+	cmds, err := r.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+		p.Incr(ctx, "tx")
+		p.Incr(ctx, "tx")
+		return nil
+	})
+	if err == nil || len(cmds) != 2 {
+		t.Errorf("a transaction: %v, %v", cmds, err)
+	}
+	for _, cmd := range cmds {
+		if err := cmd.Err(); err == nil || !strings.Contains(err.Error(), "transactions are not supported") {
+			t.Errorf("%s in a transaction: %v", cmd.Name(), err)
+		}
+	}
+	if err := r.Watch(ctx, func(*goredis.Tx) error { return nil }, "tx"); err == nil {
+		t.Error("WATCH succeeded")
+	}
+	if got, err := r.Get(ctx, "tx").Result(); !errors.Is(err, goredis.Nil) {
+		t.Errorf("after the transaction that failed: %q, %v, want none", got, err)
 	}
 }
 
@@ -156,9 +181,30 @@ func runRueidis(t *testing.T, addr string) {
 		}
 	}
 	c.equal("SCAN", len(seen), 100, nil)
+	rueidisTransaction(ctx, t, r)
 	// Caching was accepted only as long as nothing is cached.
 	if err := r.DoCache(ctx, r.B().Get().Key("k").Cache(), time.Minute).Error(); err == nil {
 		t.Error("a cached GET succeeded, although nothing would invalidate it")
+	}
+}
+
+// rueidisTransaction is goRedisTransaction for rueidis.
+func rueidisTransaction(ctx context.Context, t *testing.T, r rueidis.Client) {
+	err := r.Dedicated(func(d rueidis.DedicatedClient) error {
+		results := d.DoMulti(ctx, d.B().Multi().Build(), d.B().Incr().Key("tx").Build(), d.B().Exec().Build())
+		if err := results[1].Error(); err == nil || !strings.Contains(err.Error(), "transactions are not supported") {
+			t.Errorf("INCR in a transaction: %v", err)
+		}
+		if err := results[2].Error(); err == nil || !strings.HasPrefix(err.Error(), "EXECABORT") {
+			t.Errorf("EXEC: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := r.Do(ctx, r.B().Get().Key("tx").Build()).Error(); !rueidis.IsRedisNil(err) {
+		t.Errorf("after the transaction that failed: %v, want nil", err)
 	}
 }
 

@@ -23,6 +23,9 @@ async function withIoredis() {
   for (let i = 0; i < 500; i++) p.incr("piped");
   const results = await p.exec();
   assert.deepEqual(results.map((x) => x[1]), Array.from({ length: 500 }, (_, i) => i + 1));
+  // A transaction fails, and nothing of it is applied.
+  await assert.rejects(r.multi().incr("tx").incr("tx").exec(), /EXECABORT/);
+  assert.equal(await r.get("tx"), null);
   const m = new Map();
   for (let i = 0; i < 100; i++) m.set(`scan:${i}`, String(i));
   await r.mset(m);
@@ -51,6 +54,10 @@ async function withNodeRedis() {
   assert.deepEqual(await r.mGet(["k", "missing", "n"]), ["v", null, "42"]);
   const piped = await Promise.all(Array.from({ length: 500 }, () => r.incr("piped")));
   assert.deepEqual(piped, Array.from({ length: 500 }, (_, i) => i + 1));
+  const plain = await r.multi().incr("plain").incr("plain").execAsPipeline();
+  assert.deepEqual(plain, [1, 2]);
+  await assert.rejects(r.multi().incr("tx").incr("tx").exec(), /transactions are not supported|EXECABORT/);
+  assert.equal(await r.get("tx"), null);
   for (let i = 0; i < 100; i++) await r.set(`scan:${i}`, String(i));
   const seen = new Set();
   for await (const keys of r.scanIterator({ MATCH: "scan:*", COUNT: 7 }))
