@@ -26,19 +26,27 @@ const (
 // position is where a scan goes on.
 type position struct {
 	scope  felix.Scope
-	after  []byte // the last key that was looked at; not empty
+	after  []byte // what has been looked at: no key up to this one is given again; nil at the start
 	prefix []byte // of the keys in page
 	page   [][]byte
-	more   bool // whether there may be keys after those of page
+	more   bool   // whether there may be keys after those of page
+	next   []byte // if so, where they begin: the After of the next page
 }
 
 func (p *position) bytes() int {
 	n := cursorOverhead + len(p.after) + len(p.prefix)
+	if len(p.page) > 0 { // otherwise next is after
+		n += len(p.next)
+	}
 	for _, key := range p.page {
 		n += len(key) + keyOverhead
 	}
 	return n
 }
+
+// forgetPage makes the position one whose page is yet to be read. There is more
+// behind every position that is remembered, or it would not have been.
+func (p *position) forgetPage() { p.page, p.more, p.next = nil, true, p.after }
 
 // cursors remembers positions by number, up to a bound; the one not used for
 // the longest time is forgotten first. A scan's page moves from cursor to
@@ -75,8 +83,7 @@ func (c *cursors) take(id uint64, scope felix.Scope) (position, bool) {
 	c.byUse.MoveToFront(element)
 	taken := at.position
 	c.bytes -= at.bytes()
-	at.more = at.more || len(at.page) > 0
-	at.page = nil
+	at.forgetPage()
 	c.bytes += at.bytes()
 	return taken, true
 }

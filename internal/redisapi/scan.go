@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/felix-go/felix"
@@ -15,6 +16,10 @@ const (
 	// scanPage is how many keys are read at once, so that many small SCANs cost
 	// one read.
 	scanPage = 1000
+	// maxScanReads bounds the pages that one SCAN reads: behind many records
+	// that were deleted, pages are short or empty. Redis bounds its search
+	// through empty buckets alike, at ten times COUNT.
+	maxScanReads = 10
 	// maxKeysBytes bounds the keys that one KEYS answers with.
 	maxKeysBytes = 64 << 20
 )
@@ -81,18 +86,17 @@ func (s *session) scan(ctx context.Context, cmd *command, b []byte, req scanRequ
 	}
 	prefix := literalPrefix(req.pattern)
 	if !bytes.Equal(prefix, at.prefix) {
-		at.prefix, at.page, at.more = bytes.Clone(prefix), nil, true
+		at.prefix = bytes.Clone(prefix)
+		at.forgetPage()
 	}
-	if len(at.page) == 0 && at.more {
+	for reads := 0; len(at.page) < req.count && at.more && reads < maxScanReads; reads++ {
 		if err := s.readPage(ctx, &at, max(req.count, scanPage)); err != nil {
 			return resp.AppendError(b, s.errorText(cmd, felix.AsError(err)))
 		}
 	}
-	looked := at.page[:min(req.count, len(at.page))]
-	at.page = at.page[len(looked):]
+	looked := at.advance(req.count)
 	next := uint64(0)
-	if len(at.page) > 0 || at.more && len(looked) > 0 {
-		at.after = looked[len(looked)-1]
+	if len(at.page) > 0 || at.more {
 		next = s.h.cursors.put(at)
 	}
 	matches := looked[:0:0]
@@ -111,23 +115,38 @@ func (s *session) scan(ctx context.Context, cmd *command, b []byte, req scanRequ
 	return b
 }
 
-// readPage reads the keys after the position.
+// advance takes up to count keys from the page. Behind the last of a page the
+// position is where the next one begins, which may be far beyond that key.
+func (p *position) advance(count int) (looked [][]byte) {
+	looked = p.page[:min(count, len(p.page))]
+	p.page = p.page[len(looked):]
+	switch {
+	case len(p.page) == 0:
+		p.page, p.after = nil, p.next
+	case len(looked) > 0:
+		p.after = looked[len(looked)-1]
+	}
+	return looked
+}
+
+// readPage appends the keys behind the page to it. There may be none although
+// there are more further on: only more says whether to read on.
 func (s *session) readPage(ctx context.Context, at *position, limit int) error {
 	cache, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
 	page, err := cache.Scan(ctx, felix.ScanRequest{
-		View: felix.ViewRedis, Prefix: at.prefix, After: at.after, Limit: limit,
+		View: felix.ViewRedis, Prefix: at.prefix, After: at.next, Limit: limit,
 	})
 	if err != nil {
 		return err
 	}
-	at.page = make([][]byte, len(page.Items))
+	at.page = slices.Grow(at.page, len(page.Items))
 	for i := range page.Items {
-		at.page[i] = page.Items[i].Key
+		at.page = append(at.page, page.Items[i].Key)
 	}
-	at.more = page.More
+	at.more, at.next = page.More, page.Next
 	return nil
 }
 
@@ -144,19 +163,15 @@ func parseKeys(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 			if err := s.readPage(ctx, &at, scanPage); err != nil {
 				return resp.AppendError(b, s.errorText(cmd, felix.AsError(err)))
 			}
-			for _, key := range at.page {
+			for _, key := range at.advance(len(at.page)) {
 				if glob(pattern, key, false) {
 					found = resp.AppendBulk(found, key)
 					n++
 				}
-				at.after = key
 			}
 			if len(found) > maxKeysBytes {
 				return resp.AppendError(b, fmt.Sprintf(
 					"ERR the keys that match have more than %d bytes: use SCAN, or a narrower pattern", maxKeysBytes))
-			}
-			if len(at.page) == 0 {
-				break
 			}
 		}
 		return append(resp.AppendArray(b, n), found...)

@@ -58,6 +58,54 @@ func TestSmallScansShareReads(t *testing.T) {
 	}
 }
 
+// TestScansGoOnBehindEmptyPages: a page without keys, or with few, says nothing
+// of what is behind it.
+func TestScansGoOnBehindEmptyPages(t *testing.T) {
+	f := newFake()
+	f.cache.keys = keyNames(45_000)
+	f.cache.gone = map[string]bool{}
+	var want []string
+	for i, key := range f.cache.keys {
+		if i == 5 || i == 6 || i == 31_000 || i == len(f.cache.keys)-1 {
+			want = append(want, key)
+		} else {
+			f.cache.gone[key] = true
+		}
+	}
+	k := newTalk(t, redisapi.New(f, redisapi.Options{}))
+	if _, keys := scanReply(t, "*2\r\n$1\r\n0\r\n"+k.say("KEYS *")); fmt.Sprint(keys) != fmt.Sprint(want) {
+		t.Errorf("KEYS found %v, want %v", keys, want)
+	}
+	for _, count := range []int{1, 2, 10, 1000, 10_000} {
+		var found []string
+		empty := 0
+		for cursor := "0"; ; {
+			var keys []string
+			before := f.cache.scanned
+			cursor, keys = scanReply(t, k.say(fmt.Sprintf("SCAN %s COUNT %d", cursor, count)))
+			if reads := f.cache.scanned - before; reads > 10 || len(keys) > count {
+				t.Errorf("COUNT %d: %d keys by %d reads", count, len(keys), reads)
+			}
+			if found = append(found, keys...); len(keys) == 0 {
+				empty++
+			}
+			if cursor == "0" {
+				break
+			}
+			// A cursor that is used again goes on at the same place.
+			if again, _ := scanReply(t, k.say(fmt.Sprintf("SCAN %s COUNT 10000", cursor))); again == cursor {
+				t.Error("a cursor was given twice")
+			}
+		}
+		if fmt.Sprint(found) != fmt.Sprint(want) {
+			t.Errorf("SCAN by %d found %v, want %v", count, found, want)
+		}
+		if count < 1000 && empty == 0 {
+			t.Errorf("SCAN by %d: no answer was empty, the bound on reads is not seen", count)
+		}
+	}
+}
+
 func TestCursorCanBeUsedAgain(t *testing.T) {
 	f := newFake()
 	f.cache.keys = keyNames(100)

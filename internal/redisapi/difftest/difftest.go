@@ -49,6 +49,7 @@ func Run(t *testing.T, dial func() net.Conn) {
 	t.Run("Raw", func(t *testing.T) { runRaw(t, dial, redis) })
 	t.Run("Random", func(t *testing.T) { runRandom(t, dial, redis) })
 	t.Run("Scan", func(t *testing.T) { runScan(t, dial, redis) })
+	t.Run("Sparse", func(t *testing.T) { runSparse(t, dial, redis) })
 }
 
 // peer is a connection to one of the two servers.
@@ -218,14 +219,52 @@ func runScan(t *testing.T, dial, redis func() net.Conn) {
 		{}, {"COUNT", "1000"}, {"MATCH", "key:3:*"}, {"MATCH", "*9", "COUNT", "77"}, {"COUNT", "100000"},
 		{"MATCH", "key:[12]:?5*"}, {"TYPE", "string", "COUNT", "500"}, {"TYPE", "list", "COUNT", "500"}, {"MATCH", "key:3:3"},
 	} {
-		ours, theirs := scanAll(felix, options), scanAll(real, options)
-		if len(ours) != len(theirs) {
-			t.Errorf("SCAN %v found %d keys, Redis %d", options, len(ours), len(theirs))
+		compareScan(felix, real, options)
+	}
+}
+
+// compareScan compares the keys of a whole SCAN: Redis may give one twice, Felix
+// does not.
+func compareScan(felix, real *peer, options []string) {
+	felix.t.Helper()
+	ours, theirs := scanAll(felix, options), scanAll(real, options)
+	if len(ours) != len(theirs) {
+		felix.t.Errorf("SCAN %v found %d keys, Redis %d", options, len(ours), len(theirs))
+	}
+	for key, times := range ours {
+		if times != 1 || theirs[key] == 0 {
+			felix.t.Errorf("SCAN %v found %s %d times, Redis %d times", options, key, times, theirs[key])
 		}
-		for key, times := range ours {
-			if times != 1 || theirs[key] == 0 {
-				t.Errorf("SCAN %v found %s %d times, Redis %d times", options, key, times, theirs[key])
+	}
+}
+
+// runSparse lists few keys among many that were deleted just now.
+func runSparse(t *testing.T, dial, redis func() net.Conn) {
+	felix, real := start(t, dial, redis, resp.RESP2)
+	const keys = 2500
+	for _, p := range []*peer{felix, real} {
+		for _, tag := range []string{"{t}", ""} { // on one shard, and on all
+			for _, name := range []string{"MSET", "DEL"} {
+				args := [][]byte{[]byte(name)}
+				for i := range keys {
+					args = append(args, fmt.Appendf(nil, "%s%06d", tag, i))
+					if name == "MSET" {
+						args = append(args, []byte("1"))
+					}
+				}
+				p.send(encode(args))
+				p.read(name)
 			}
+		}
+		p.do("MSET", "{t}001000 left", "1", "{t}zzz", "text", "001000 left", "text", "zzz", "2")
+	}
+	for _, pattern := range []string{"*", "{t}*", "0*", "*left", "z*", "none*"} {
+		ours, theirs := felix.do("KEYS", pattern), real.do("KEYS", pattern)
+		if !bytes.Equal(ours.sorted(), theirs.sorted()) {
+			t.Errorf("KEYS %s\nfelix %q\nredis %q", pattern, ours.raw, theirs.raw)
+		}
+		for _, count := range []string{"1", "10", "10000"} {
+			compareScan(felix, real, []string{"MATCH", pattern, "COUNT", count})
 		}
 	}
 }
