@@ -60,7 +60,7 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 		return nil, fmt.Errorf("data directory %s: felix.json cannot be read: %w", dir, err)
 	}
 	if err := json.Unmarshal(raw, &d.identity); err != nil || d.identity.Format <= 0 || d.identity.StoreID == "" {
-		return nil, fmt.Errorf("data directory %s: felix.json is corrupt: restore the directory from a replica, or start on an empty one", dir)
+		return nil, fmt.Errorf("data directory %s: felix.json is corrupt: restore the directory from a backup, or start on an empty one", dir)
 	}
 	if d.identity.Format > dataFormat {
 		return nil, fmt.Errorf("data directory %s: its format %d is newer than this build knows (%d): use the newer build", dir, d.identity.Format, dataFormat)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -12,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/felix-go/felix"
 )
 
 // Exit statuses of felix.
@@ -88,7 +92,7 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 	fatal := func(err error) {
 		// Fail-stop: nothing may be acknowledged after this, so nothing else
 		// in the process gets another turn.
-		fmt.Fprintf(stderr, "felix: %s; the process ends here, so nothing doubtful is acknowledged\n", oneLine(err))
+		fmt.Fprintf(stderr, "felix: %s; the process ends here, so nothing doubtful is acknowledged\n", oneLine(advised(err)))
 		os.Exit(exitFail)
 	}
 	d, err := Start(ctx, c, log, fatal)
@@ -96,7 +100,7 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 		return err
 	}
 	if c.Dev {
-		banner(stdout, c, d)
+		banner(stdout, c.DataDir, d.RESPAddr(), d.HTTPAddr())
 	}
 	var failure error
 	select {
@@ -125,7 +129,7 @@ func setMemory(c Config, getenv func(string) string) {
 		debug.SetGCPercent(gcPercent)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit((c.RecordMemory + c.BlockCache + c.InflightMemory + c.ConnMemory + othersMiB) << 20)
+		debug.SetMemoryLimit((c.RecordMemory+c.BlockCache+c.InflightMemory+c.ConnMemory+othersMiB)<<20 + felix.MaxHTTPBytes)
 	}
 }
 
@@ -137,12 +141,18 @@ func newLogger(c Config, w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// banner tells a newcomer what there is and what to try.
-func banner(w io.Writer, c Config, d *Daemon) {
-	_, port, _ := strings.Cut(d.RESPAddr(), ":")
+// banner tells a newcomer what there is and what to try, in commands that work
+// whatever the listeners' addresses are.
+func banner(w io.Writer, dataDir, respAddr, httpAddr string) {
+	respHost, respPort := reachable(respAddr)
+	redisCLI := "redis-cli -p " + respPort
+	if respHost != "127.0.0.1" {
+		redisCLI = "redis-cli -h " + respHost + " -p " + respPort
+	}
+	http := net.JoinHostPort(reachable(httpAddr))
 	brokers := ""
-	if d.HTTPAddr() != "127.0.0.1:7380" {
-		brokers = " --brokers " + d.HTTPAddr()
+	if http != "127.0.0.1:7380" {
+		brokers = " --brokers " + shellWord(http)
 	}
 	fmt.Fprintf(w, `Felix is up. Its data is in %s; Ctrl-C stops it.
 
@@ -151,8 +161,30 @@ func banner(w io.Writer, c Config, d *Daemon) {
 
 Try, in another terminal:
 
-  redis-cli -p %s INCR page-views
+  %s INCR page-views
   go run ./cmd/felixctl%s counter add stats visits 1
-  curl -s -H 'Content-Type: application/json' -d '{"cache":"stats","key":"visits"}' http://%s/felix.v1.CounterService/Get
-`, c.DataDir, d.RESPAddr(), d.HTTPAddr(), port, brokers, d.HTTPAddr())
+  curl -s -H 'Content-Type: application/json' -d '{"cache":"stats","key":"visits"}' %s
+`, dataDir, net.JoinHostPort(respHost, respPort), http, redisCLI, brokers, shellWord("http://"+http+"/felix.v1.CounterService/Get"))
+}
+
+// reachable is where clients on this machine reach a listener: one on every
+// address is reached over loopback, and that of IPv4 is there everywhere.
+func reachable(addr string) (host, port string) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr, "" // no address of a listener
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return host, port
+}
+
+// shellWord keeps shells from taking the brackets of an IPv6 address for a
+// pattern.
+func shellWord(s string) string {
+	if strings.Contains(s, "[") {
+		return "'" + s + "'"
+	}
+	return s
 }

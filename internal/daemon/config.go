@@ -71,7 +71,7 @@ func (c *Config) addFlags(f *pflag.FlagSet) {
 	f.Int64Var(&c.BlockCache, "block-cache", 64, "memory for blocks of the state store, in `MiB`")
 	f.Int64Var(&c.InflightMemory, "inflight-memory", felix.MaxInflightBrokerBytes>>20, "bound on operations that wait or are in flight, in `MiB`; more are refused")
 	f.Int64Var(&c.ConnMemory, "connection-memory", felix.MaxConnectionBytes>>20, "bound on the buffers of Redis connections, in `MiB`: half for what they send, half for answers that they do not take")
-	f.IntVar(&c.MaxConnections, "max-connections", felix.MaxConnections, "bound on the `number` of Redis connections")
+	f.IntVar(&c.MaxConnections, "max-connections", felix.MaxConnections, "bound on the `number` of Redis connections, and on that of HTTP connections")
 	f.DurationVar(&c.RequestTimeout, "request-timeout", felix.RequestTimeout, "how long an operation waits for an owner or a majority, a `duration`")
 	f.DurationVar(&c.IdleTimeout, "idle-timeout", 0, "close a Redis connection after this long without a byte, a `duration`; 0 is never")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", 30*time.Second, "how long a stop may take before it is forced, a `duration`")

@@ -59,6 +59,12 @@ func TestCorruptDataDir(t *testing.T) {
 			if !strings.Contains(line, dir) || !strings.Contains(line, v.want) {
 				t.Errorf("%q does not name the place", line)
 			}
+			if !strings.Contains(line, "restore") {
+				t.Errorf("%q does not say what to do", line)
+			}
+			if strings.Contains(line, "replica") {
+				t.Errorf("%q speaks of replicas, which there are not", line)
+			}
 		})
 	}
 }

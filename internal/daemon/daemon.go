@@ -75,7 +75,7 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 		RecordBytes: c.RecordMemory << 20, BlockCacheBytes: c.BlockCache << 20, InflightBytes: c.InflightMemory << 20,
 		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep})
 	if err != nil {
-		return nil, err
+		return nil, advised(err)
 	}
 	if c.Dev {
 		if err := d.makeDevCaches(ctx); err != nil {
@@ -120,10 +120,10 @@ func (d *Daemon) openDoors(respLn net.Listener, m *metrics) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.register(registry, d.broker, d.resp, redis)
-	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Log: d.log, Ready: d.ready, Metrics: registry,
+	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Log: d.log, Ready: d.ready, Metrics: registry, Register: registry,
 		RequestTimeout: d.config.RequestTimeout}), d.log)
 	d.serve("RESP", d.resp.Serve)
-	d.serve("HTTP", func() error { return d.http.Serve(d.httpLn) })
+	d.serve("HTTP", func() error { return d.http.Serve(httpapi.LimitConnections(d.httpLn, d.config.MaxConnections)) })
 	return nil
 }
 

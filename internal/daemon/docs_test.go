@@ -80,6 +80,32 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	}
 }
 
+// No environment variable means one thing to the broker and another to felixctl.
+func TestVariablesMeanOneThing(t *testing.T) {
+	variable := regexp.MustCompile("`(FELIX[A-Z_]+)`")
+	of := func(document string) map[string]bool {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]bool{}
+		for _, m := range variable.FindAllStringSubmatch(string(text), -1) {
+			names[m[1]] = true
+		}
+		return names
+	}
+	broker := of("../../docs/configuration.md")
+	felixctl := of("../../docs/felixctl.md")
+	if !broker["FELIX_CONFIG"] || !felixctl["FELIXCTL_CONFIG"] || !felixctl["FELIX_BROKERS"] {
+		t.Fatalf("the documents' variables were not found: %v, %v", broker, felixctl)
+	}
+	for name := range felixctl {
+		if broker[name] {
+			t.Errorf("%s is a setting of the broker and of felixctl", name)
+		}
+	}
+}
+
 // --help says the unit and the default of every flag.
 func TestHelp(t *testing.T) {
 	f := pflag.NewFlagSet("felix", pflag.ContinueOnError)

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +41,59 @@ func TestDevHasCachesAndSaysWhatToTry(t *testing.T) {
 	}
 	if number(t, dial(t, p.resp).call(t, "INCR", "page-views")) != 1 {
 		t.Error("what the banner says to try does not count")
+	}
+}
+
+// --max-connections bounds the connections of each door, told in its words.
+func TestMaxConnections(t *testing.T) {
+	p := dev(t, t.TempDir(), "--max-connections", "1")
+	redis := dial(t, p.resp)
+	redis.call(t, "PING")
+	if got, err := dial(t, p.resp).in.ReadString('\n'); err != nil || !strings.HasPrefix(got, "-ERR max number of clients") {
+		t.Errorf("a second Redis connection: %q, %v", got, err)
+	}
+	if status, body := get(t, p, "/livez"); status != 200 { // kept open by the default client
+		t.Fatalf("%d %s", status, body)
+	}
+	second := dial(t, p.http)
+	if _, err := io.WriteString(second, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(second.in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Felix-Error-Code") != "resource_exhausted" {
+		t.Errorf("a second HTTP connection: %d, %v", resp.StatusCode, resp.Header)
+	}
+	_ = resp.Body.Close()
+	redis.call(t, "PING") // both first ones are as they were
+	if text := scrape(t, p); !strings.Contains(text, "felix_http_refused_total 1\n") {
+		t.Error("the refusal was not counted")
+	}
+}
+
+// What a newcomer is told to try works for every kind of listener.
+func TestBannerOfEveryListener(t *testing.T) {
+	for _, v := range []struct {
+		resp, http string
+		want       []string
+	}{
+		{"127.0.0.1:7379", "127.0.0.1:7380", []string{"clients   127.0.0.1:7379\n", "gRPC   http://127.0.0.1:7380\n",
+			"  redis-cli -p 7379 INCR", "felixctl counter add", " http://127.0.0.1:7380/felix.v1"}},
+		{"[::1]:7379", "[::1]:7380", []string{"clients   [::1]:7379\n", "gRPC   http://[::1]:7380\n",
+			"  redis-cli -h ::1 -p 7379 INCR", "felixctl --brokers '[::1]:7380' counter add", " 'http://[::1]:7380/felix.v1.CounterService/Get'\n"}},
+		{"[::]:7379", "0.0.0.0:7380", []string{"clients   127.0.0.1:7379\n", "gRPC   http://127.0.0.1:7380\n",
+			"  redis-cli -p 7379 INCR", "felixctl counter add", " http://127.0.0.1:7380/felix.v1"}},
+		{"10.0.0.7:1", "[fe80::1%eth0]:2", []string{"clients   10.0.0.7:1\n", "redis-cli -h 10.0.0.7 -p 1 INCR", "--brokers '[fe80::1%eth0]:2'"}},
+	} {
+		var b strings.Builder
+		banner(&b, "dir", v.resp, v.http)
+		for _, want := range v.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s, %s: the banner does not say %q:\n%s", v.resp, v.http, want, b.String())
+			}
+		}
 	}
 }
 
@@ -170,7 +225,7 @@ func TestDataDirReadOnly(t *testing.T) {
 // that fills up while it runs, and all that was acknowledged is there when there
 // is room again.
 func TestDiskFull(t *testing.T) {
-	if got := refuses(t, exitFail, append(serveArgs(tmpfs(t, "size=16k")), "--log-level", "error")...); !strings.Contains(got, "no space left on device") {
+	if got := refuses(t, exitFail, append(serveArgs(tmpfs(t, "size=16k")), "--log-level", "error")...); !strings.Contains(got, "no space left on device; make room and start again") {
 		t.Error(got)
 	}
 
@@ -192,7 +247,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatalf("exit status %d, want %d", status, exitFail)
 	}
 	lines := strings.Split(strings.TrimSpace(p.log()), "\n")
-	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "felix: ") || !strings.Contains(last, "no space left on device") {
+	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "felix: ") || !strings.Contains(last, "no space left on device; make room and start again") {
 		t.Errorf("the last line is %q", last)
 	}
 	if strings.Contains(p.log(), "goroutine ") {

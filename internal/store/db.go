@@ -17,7 +17,8 @@ import (
 )
 
 // Errors that Open wraps, for callers that want to tell them apart. Their text
-// is one line and says what to do.
+// is one line and says what to do, but for ErrDamaged's: that depends on what
+// else there is of the data.
 var (
 	// ErrInUse is a directory that another process (or another DB of this one)
 	// has open.
@@ -28,7 +29,7 @@ var (
 	ErrNewerFormat = errors.New("written in a newer format: run the Felix version that wrote it, or a later one")
 	// ErrDamaged is a directory whose files contradict each other or their
 	// checksums.
-	ErrDamaged = errors.New("damaged: restore the data directory from a backup, or remove it and let the replicas fill it again")
+	ErrDamaged = errors.New("damaged")
 )
 
 // DefaultCacheBytes is the block cache that Options.CacheBytes 0 stands for:
