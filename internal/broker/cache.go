@@ -367,11 +367,24 @@ func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage
 		}
 		page.Items = page.Items[:end]
 	}
-	if len(page.Items) > req.Limit {
-		page.Items, page.More = page.Items[:req.Limit], true
-		page.Next = page.Items[req.Limit-1].Key
+	if n := roomFor(page.Items, req.Limit); n < len(page.Items) {
+		page.Items, page.More = page.Items[:n], true
+		page.Next = page.Items[n-1].Key
 	}
 	return page, nil
+}
+
+// roomFor is how many of the items one page holds: at most limit, and none
+// after those that reach felix.MaxScanPageBytes. It is not 0 if there are any.
+func roomFor(items []felix.ScanItem, limit int) int {
+	size := 0
+	for i := range items {
+		if i == limit || size >= felix.MaxScanPageBytes {
+			return i
+		}
+		size += len(items[i].Key) + len(items[i].Value)
+	}
+	return len(items)
 }
 
 // noShard is an id that no shard has: the state store holds nothing of it.
