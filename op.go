@@ -105,6 +105,9 @@ type Op struct {
 	// ReturnOld asks Set, Delete and Expire for the record as it was before.
 	// (Expire does not change the contents, so "before" is also "now".)
 	ReturnOld bool
+	// NoValue asks for the reply without the bytes of a value, which may be
+	// many: Reply.Int is then their number.
+	NoValue bool
 	// Key is 1 to MaxKeyBytes bytes.
 	Key []byte
 	// Value is what Set stores in the views ViewValue and ViewRedis: at most
@@ -137,10 +140,11 @@ type Reply struct {
 	// Found is the kind of record that Get found, or that stood there before
 	// a Set, Delete or Expire with ReturnOld or an unmet condition.
 	Found RecordKind
-	// Int is Add's new sum; otherwise the sum of the counter that was Found.
+	// Int is Add's new sum; otherwise the sum of the counter that was Found,
+	// or with NoValue the length of the value that was.
 	Int int64
 	// Value is the value that was Found. It must not be changed: it is shared
-	// with the store.
+	// with the store. With NoValue it is nil.
 	Value []byte
 	// ExpiresAtMillis is when the record (after Add: the counter as it now
 	// is; otherwise the one that was Found) expires, in shard time; 0 means

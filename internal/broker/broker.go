@@ -122,6 +122,7 @@ type Broker struct {
 	stop       context.CancelFunc
 	background sync.WaitGroup // checkpointer, sweeper
 	readers    sync.WaitGroup // of the state store, started by workers
+	loaders    chan struct{}  // holds a token for each of them that loads records
 	checkpoint *checkpointer
 	failed     sync.Once // told Options.Fatal
 }
@@ -186,6 +187,7 @@ func (b *Broker) run() {
 	b.stop = stop
 	b.committer = newCommitter(b)
 	b.checkpoint = newCheckpointer(b)
+	b.loaders = make(chan struct{}, maxLoaders)
 	for range b.opts.Workers {
 		w := newWorker(b)
 		b.workers = append(b.workers, w)

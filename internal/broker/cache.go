@@ -169,6 +169,13 @@ func (c *cache) send(s *split, batch *felix.Batch) {
 	if !batch.Deadline.IsZero() {
 		deadline = batch.Deadline.Sub(c.b.start)
 	}
+	if len(s.touched) > 1 {
+		p := batchParts.Get().(*parts)
+		p.left.Store(int32(len(s.touched)))
+		for _, n := range s.touched {
+			s.byShard[n].Parts = p
+		}
+	}
 	c.b.pacer.queued.Add(int64(len(s.touched)))
 	for _, w := range c.b.workers {
 		sent, stopping := false, false
@@ -202,7 +209,7 @@ func (c *cache) send(s *split, batch *felix.Batch) {
 func (b *Broker) finish(r *shard.Request) {
 	switch r.Kind {
 	case shard.Ops:
-		b.inflight.Add(-r.Bytes)
+		b.giveBack(r)
 		r.Batch.Done.OpsDone(r.Batch, r.Positions)
 		r.Batch = nil
 		requests.Put(r)

@@ -1,6 +1,11 @@
 package broker
 
-import "sync/atomic"
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/felix-go/felix/internal/shard"
+)
 
 // pressure says how far the state store is behind what was applied. From a
 // quarter of a bound on, everything is checkpointed; at the bound, operations
@@ -33,4 +38,44 @@ func (p *pressure) dirtySoon() bool {
 func (p *pressure) full() (writes, replay bool) {
 	replay = p.b.budget.DirtyBytes() >= p.b.opts.MaxDirtyBytes
 	return replay || p.logBytes.Load() >= p.b.opts.MaxLogBytes, replay
+}
+
+// room takes room in the broker's budget for operations in flight, for what one
+// of a shard has read. The metadata is always read.
+func (b *Broker) room(shard uint64, bytes int64) bool {
+	for {
+		used := b.inflight.Load()
+		if used+bytes > b.opts.InflightBytes && shard != metaShard {
+			return false
+		}
+		if b.inflight.CompareAndSwap(used, used+bytes) {
+			return true
+		}
+	}
+}
+
+// parts is what the requests of one batch share. The replies of one that is
+// finished are held in memory until the door has those of all.
+type parts struct {
+	left  atomic.Int32 // requests that are not finished
+	bytes atomic.Int64 // that those which are have taken of the budget
+}
+
+var batchParts = sync.Pool{New: func() any { return new(parts) }}
+
+// giveBack gives the room of a finished request back, when the whole batch is.
+func (b *Broker) giveBack(r *shard.Request) {
+	p, shared := r.Parts.(*parts)
+	if !shared {
+		b.inflight.Add(-r.Bytes)
+		return
+	}
+	r.Parts = nil
+	p.bytes.Add(r.Bytes)
+	if p.left.Add(-1) > 0 {
+		return
+	}
+	total := p.bytes.Swap(0)
+	batchParts.Put(p)
+	b.inflight.Add(-total)
 }

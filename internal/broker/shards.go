@@ -76,7 +76,8 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	table := store.NewTable(applied, b.budget)
 	s, err := shard.New(shard.Config{ID: id, RaftID: raftID, Consistency: consistency, Log: log, Table: table,
 		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
-		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes})
+		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes,
+		Room: func(bytes int64) bool { return b.room(id, bytes) }})
 	if err != nil {
 		return nil, err
 	}

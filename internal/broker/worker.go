@@ -258,9 +258,16 @@ func (w *worker) openCursors() {
 	w.out.Scans = w.out.Scans[:0]
 }
 
-// loadsPerLoader is how many records one loader goroutine reads before it
-// reports: enough to be worth the wake-up, few enough to share the work.
-const loadsPerLoader = 128
+const (
+	// loadsPerLoader is how many records one loader goroutine reads before it
+	// reports: enough to be worth the wake-up, few enough to share the work.
+	loadsPerLoader = 128
+	// loadBytes is how many bytes of values it reads before it reports, too,
+	// and maxLoaders how many of them read at once: what they have read is in
+	// no budget until the shard has it.
+	loadBytes  = 1 << 20
+	maxLoaders = 64
+)
 
 func (w *worker) startLoads() {
 	for loads := w.out.Loads; len(loads) > 0; {
@@ -274,17 +281,29 @@ func (w *worker) startLoads() {
 
 func (w *worker) load(loads []shard.Load) {
 	defer w.b.readers.Done()
+	w.b.loaders <- struct{}{}
+	defer func() { <-w.b.loaders }()
 	results := make([]loaded, len(loads))
+	first, bytes := 0, 0
 	for i, l := range loads {
 		results[i].load = l
 		if err := w.b.db.Load(l.Shard.ID(), l.Key, &results[i].cell); err != nil {
 			w.b.opts.Fatal(fmt.Errorf("shard %d: a record cannot be read: %w", l.Shard.ID(), err))
 			return
 		}
+		if bytes += len(results[i].cell.Value); bytes >= loadBytes || i == len(loads)-1 {
+			w.takeLoaded(results[first : i+1])
+			first, bytes = i+1, 0
+		}
 	}
+}
+
+// takeLoaded queues records that were read.
+func (w *worker) takeLoaded(results []loaded) {
 	w.mu.Lock()
 	w.inbox.loaded = append(w.inbox.loaded, results...)
 	w.mu.Unlock()
+	clear(results)
 	w.signal()
 }
 

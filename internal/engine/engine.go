@@ -119,7 +119,12 @@ func (e *evaluation) show(seen record.Has) {
 	case record.HasCounter:
 		r.Found, r.Int, r.ExpiresAtMillis, r.Version = felix.CounterRecord, c.Sum, c.CounterExpiry, c.CounterVer
 	case record.HasValue:
-		r.Found, r.Value, r.ExpiresAtMillis, r.Version = felix.ValueRecord, c.Value, c.ValueExpiry, c.ValueVer
+		r.Found, r.ExpiresAtMillis, r.Version = felix.ValueRecord, c.ValueExpiry, c.ValueVer
+		if e.op.NoValue {
+			r.Int = int64(len(c.Value))
+		} else {
+			r.Value = c.Value
+		}
 	}
 	if r.ExpiresAtMillis != 0 {
 		r.NowMillis = e.time()

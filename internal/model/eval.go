@@ -22,7 +22,7 @@ func (c *cache) eval(op *felix.Op) felix.Reply {
 	}
 	switch op.Kind {
 	case felix.Get:
-		return found(old, now)
+		return found(op, old, now)
 	case felix.Add:
 		return c.add(op, old, expiry, now)
 	case felix.Set:
@@ -110,7 +110,10 @@ func newExpiry(op *felix.Op, old rec, now int64) (int64, bool) {
 }
 
 // found is a reply that shows a record.
-func found(r rec, now int64) felix.Reply {
+func found(op *felix.Op, r rec, now int64) felix.Reply {
+	if op.NoValue && r.kind == felix.ValueRecord {
+		r.sum, r.bytes = int64(len(r.bytes)), nil
+	}
 	reply := felix.Reply{Found: r.kind, Int: r.sum, Value: bytes.Clone(r.bytes), ExpiresAtMillis: r.expiry, Version: r.version}
 	if r.expiry != 0 {
 		reply.NowMillis = now
@@ -141,11 +144,11 @@ func (c *cache) add(op *felix.Op, old rec, expiry, now int64) felix.Reply {
 
 func (c *cache) set(op *felix.Op, old rec, expiry, now int64) felix.Reply {
 	if !conditionHolds(op, old) {
-		return found(old, now)
+		return found(op, old, now)
 	}
 	var reply felix.Reply
 	if op.ReturnOld {
-		reply = found(old, now)
+		reply = found(op, old, now)
 	}
 	r := rec{kind: felix.CounterRecord, sum: op.Int, expiry: expiry}
 	if op.View != felix.ViewCounter {
@@ -165,11 +168,11 @@ func (c *cache) set(op *felix.Op, old rec, expiry, now int64) felix.Reply {
 
 func (c *cache) delete(op *felix.Op, old rec, now int64) felix.Reply {
 	if !conditionHolds(op, old) || old.kind == felix.NoRecord {
-		return found(old, now)
+		return found(op, old, now)
 	}
 	var reply felix.Reply
 	if op.ReturnOld {
-		reply = found(old, now)
+		reply = found(op, old, now)
 	}
 	reply.Applied = true
 	c.remove(op.View, string(op.Key))
@@ -183,11 +186,11 @@ func (c *cache) expire(op *felix.Op, old rec, expiry, now int64) felix.Reply {
 	key := string(op.Key)
 	timed := op.TTL == felix.TTLIn || op.TTL == felix.TTLAt
 	if !expireConditionHolds(op.ExpireIf, old, expiry) || op.TTL == felix.TTLClear && old.expiry == 0 {
-		return found(old, now)
+		return found(op, old, now)
 	}
 	var reply felix.Reply
 	if op.ReturnOld {
-		reply = found(old, now)
+		reply = found(op, old, now)
 	}
 	reply.Applied = true
 	_, hasCounter := c.counters[key]

@@ -81,6 +81,9 @@ func one(b []byte, r *request, reply *felix.Reply) []byte {
 	case renderApplied, renderFound:
 		return resp.AppendInt(b, counted(r.render, reply))
 	case renderLength:
+		if reply.Found == felix.ValueRecord {
+			return resp.AppendInt(b, reply.Int) // its length: felix.Op.NoValue
+		}
 		return resp.AppendInt(b, int64(foundBytes(reply)))
 	case renderType:
 		if reply.Found == felix.NoRecord {

@@ -213,7 +213,9 @@ func (s *session) op(t *netloop.Turn, cmd *command, kind felix.Kind, key []byte,
 	if r.hasValue() {
 		s.values++
 	}
-	return appendOp(t, kind, key)
+	op := appendOp(t, kind, key)
+	op.NoValue = !r.hasValue()
+	return op
 }
 
 func appendOp(t *netloop.Turn, kind felix.Kind, key []byte) *felix.Op {

@@ -297,7 +297,7 @@ func (s *session) eachKey(t *netloop.Turn, cmd *command, args [][]byte, kind fel
 	}
 	s.add(cmd, r, len(args)-1)
 	for _, key := range args[1:] {
-		appendOp(t, kind, key)
+		appendOp(t, kind, key).NoValue = r != renderValues
 	}
 	return done
 }

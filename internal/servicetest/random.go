@@ -171,6 +171,7 @@ func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 		op.Version = known(string(op.Key), rng)
 	}
 	op.ReturnOld = op.Kind >= felix.Set && rng.IntN(2) == 0
+	op.NoValue = rng.IntN(4) == 0
 	if op.Kind == felix.Expire || op.Kind != felix.Get && op.Kind != felix.Delete && rng.IntN(2) == 0 {
 		g.expiry(&op)
 	}

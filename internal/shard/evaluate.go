@@ -166,6 +166,9 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 			changed = engine.Sweep(&cell, s.Now())
 		} else {
 			changed = engine.Eval(op, &cell, version, s, reply)
+			if len(reply.Value) > smallValue && !s.roomFor(r, int64(len(reply.Value))) {
+				*reply, changed = felix.Reply{Err: errNoRoom}, false
+			}
 		}
 		if !changed {
 			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)
@@ -190,6 +193,31 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 	}
 	r.readClock(s)
 	return done == len(s.refs)
+}
+
+const (
+	// smallValue is what the overhead of an operation in a request's Bytes
+	// covers, too.
+	smallValue = 256
+	// roomStep is how much room for values a request asks for at least.
+	roomStep = 4 << 10
+)
+
+// roomFor takes room for a value that a reply of the request is to carry: it may
+// be evicted from the table, and loaded again, long before the request is
+// answered. Without room the operation is refused, as if it had never been
+// evaluated.
+func (s *Shard) roomFor(r *Request, bytes int64) bool {
+	if bytes > r.room {
+		more := max(bytes-r.room, roomStep)
+		if !s.cfg.Room(more) {
+			return false
+		}
+		r.room += more
+		r.Bytes += more
+	}
+	r.room -= bytes
+	return true
 }
 
 // wrote notes that the entry at index carries a write of the request.

@@ -104,7 +104,8 @@ func newCluster(t *testing.T, n int, consistency felix.Consistency, seed uint64)
 	cryptotest.SetGlobalRandom(t, seed)
 	c := &cluster{t: t, cut: map[uint64]bool{}, calls: map[*Request]*call{}, cfg: Config{
 		ID: 9, Consistency: consistency, Logger: refuser{}, ElectionTicks: testElectionTicks, HeartbeatTicks: 1,
-		MaxInflightBytes: 1 << 20, MaxEntryBytes: 64 << 10, MaxApplyBytes: 1 << 20}}
+		MaxInflightBytes: 1 << 20, MaxEntryBytes: 64 << 10, MaxApplyBytes: 1 << 20,
+		Room: func(int64) bool { return true }}}
 	conf := &raftpb.ConfState{}
 	for id := range uint64(n) {
 		conf.Voters = append(conf.Voters, id+1)

@@ -151,3 +151,63 @@ func TestReplayInSteps(t *testing.T) {
 		k.want("after the replay", 0, 2, 0)
 	}
 }
+
+// TestValuesInRepliesTakeRoom: a request takes room for the values that its
+// replies carry, and no more is given than there is; what finds none is refused
+// without having happened, and lengths need none.
+func TestValuesInRepliesTakeRoom(t *testing.T) {
+	const bound, size, keys = 100_000, 10_000, 20
+	c, owner := led(t, 1, felix.Quorum)
+	left := int64(bound)
+	owner.Shard.cfg.Room = func(bytes int64) bool {
+		if bytes > left {
+			return false
+		}
+		left -= bytes
+		return true
+	}
+	var set, read, replace, length []felix.Op
+	for i := range keys {
+		op := felix.Op{Kind: felix.Set, View: felix.ViewValue, Key: fmt.Append(nil, i), Value: make([]byte, size)}
+		set = append(set, op)
+		op.ReturnOld, op.Value = true, []byte("new")
+		replace = append(replace, op)
+		op.Kind, op.ReturnOld, op.Value = felix.Get, false, nil
+		read = append(read, op)
+		op.NoValue = true
+		length = append(length, op)
+	}
+	owner.ops(set...)
+	c.run()
+	for _, test := range []struct {
+		name   string
+		ops    []felix.Op
+		values int
+	}{{"get", read, bound / size}, {"length", length, 0}, {"get and set", replace, bound / size}} {
+		left = bound
+		k := owner.ops(test.ops...)
+		c.run()
+		values, refused := 0, 0
+		for i := range test.ops {
+			switch r := k.reply(i); {
+			case r.Err != nil && r.Err.Code == felix.ResourceExhausted && r.Err.RetryAfter > 0:
+				refused++
+			case len(r.Value) == size:
+				values++
+			case test.values > 0 || r.Int != size:
+				t.Fatalf("%s: %+v", test.name, r)
+			}
+		}
+		if values != test.values || test.values > 0 && refused != keys-values || k.Bytes != bound-left {
+			t.Errorf("%s: %d values, %d were refused; %d bytes are charged, %d were taken", test.name, values, refused, k.Bytes, bound-left)
+		}
+	}
+	left = bound
+	k := owner.ops(length...)
+	c.run()
+	for i := range length {
+		if want := int64(map[bool]int{true: 3, false: size}[i < bound/size]); k.reply(i).Int != want {
+			t.Errorf("value %d has %d bytes, want %d: a refused set is none", i, k.reply(i).Int, want)
+		}
+	}
+}

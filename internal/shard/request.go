@@ -33,7 +33,7 @@ type Request struct {
 	Kind      RequestKind
 	Batch     *felix.Batch // Ops, Sweep
 	Positions []int32      // of Batch.Ops, in order of evaluation
-	Bytes     int64        // what the request holds in memory, for budgets
+	Bytes     int64        // what the request holds in memory, for budgets; grows by Config.Room
 	// Deadline, as Now.Mono, is when to stop waiting.
 	Deadline time.Duration
 
@@ -47,12 +47,13 @@ type Request struct {
 	DiskVoid  bool                // Scan: nothing that the DB holds counts
 	NowMillis int64               // Scan: shard time
 	Counts    record.Counts       // Count
-	// ShardID, Scanned and Finished are for the runner: the shard only sets the
-	// first. Scanned is what it made of the Overlay and the DB.
+	// ShardID and what follows is for the runner: the shard only sets the first.
+	// Scanned is what it made of the Overlay and the DB.
 	ShardID uint64
 	Scanned felix.ScanPage
 	// Finished is closed by the runner, for all kinds but Ops.
 	Finished chan struct{}
+	Parts    any // of Ops: what it shares with the other requests of its Batch
 
 	number  uint64 // counts the requests of the shard, in order of Submit
 	next    int    // of Positions: the first not evaluated
@@ -63,11 +64,12 @@ type Request struct {
 	// ceiling that the evaluation relied on.
 	strict uint64
 	fence  uint64 // the reply waits for this fence round; 0 is none
+	room   int64  // in Bytes for more values
 }
 
 func (r *Request) reset() {
 	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts = nil, nil, false, 0, record.Counts{}
-	r.next, r.loading, r.first, r.dep, r.strict, r.fence = 0, 0, 0, 0, 0, 0
+	r.next, r.loading, r.first, r.dep, r.strict, r.fence, r.room = 0, 0, 0, 0, 0, 0, 0
 }
 
 var (
@@ -83,6 +85,9 @@ var (
 	errUnconfirmed = &felix.Error{Code: felix.Unavailable,
 		Message:    "the answer could not be confirmed in time, by the disk or by a majority; nothing was applied, try again",
 		RetryAfter: 200 * time.Millisecond}
+	errNoRoom = &felix.Error{Code: felix.ResourceExhausted,
+		Message:    "what operations in flight have read takes as much memory as the broker allows; nothing was applied, try again a little later, with fewer keys",
+		RetryAfter: 100 * time.Millisecond}
 	errUnknown = &felix.Error{Code: felix.OutcomeUnknown,
 		Message: "the operation was logged but its commit could not be confirmed: it may or may not be applied"}
 )
@@ -168,6 +173,10 @@ func (s *Shard) release(out *Output) {
 	s.waiting = kept
 }
 
+// overlayItemBytes is what an item of an overlay takes beside its key. Its value
+// is the table's.
+const overlayItemBytes = 104
+
 // look does a Scan or Count on the applied state, whose time has come.
 func (s *Shard) look(r *Request, out *Output) {
 	if r.Kind == Count {
@@ -184,6 +193,16 @@ func (s *Shard) look(r *Request, out *Output) {
 		}
 		return
 	}
+	bytes := int64(0)
+	for i := range items {
+		bytes += int64(len(items[i].Key)) + overlayItemBytes
+	}
+	if !s.cfg.Room(bytes) {
+		r.Err = errNoRoom
+		out.Done = append(out.Done, r)
+		return
+	}
+	r.Bytes += bytes
 	r.Overlay, r.Cut, r.DiskVoid = items, cut, s.table.DiskVoid()
 	out.Scans = append(out.Scans, r)
 }

@@ -58,6 +58,9 @@ type Config struct {
 	// MaxApplyBytes is about how much of the log one step applies, so that a
 	// replay does not keep the runner from everything else.
 	MaxApplyBytes int
+	// Room asks for memory for what a request has read, and says whether there
+	// is so much. It is asked seldom, and Request.Bytes says how much was taken.
+	Room func(bytes int64) bool
 }
 
 // Output is what a step wants done. The runner empties it between steps.

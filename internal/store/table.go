@@ -302,6 +302,7 @@ func (t *Table) Loaded(ref Ref, generation uint64, c *record.Cell) {
 	e := t.at(ref)
 	invariant.Check(e.flags&flagLoading != 0, "a record was loaded that nobody asked for")
 	e.flags &^= flagLoading
+	t.inserted++ // its value comes only now: there must be room for it
 	if e.flags&flagKnownCounter == 0 && c.Has&record.HasCounter != 0 {
 		e.sum, e.expiry, e.version = c.Sum, c.CounterExpiry, c.CounterVer
 		e.flags |= flagHasCounter | flagDiskCounter
