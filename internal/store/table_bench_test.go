@@ -159,3 +159,17 @@ func TestTableAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkOverlay is a page of a scan over many dirty entries, of which a
+// shard's worker must not make everybody wait: under 10 ms.
+func BenchmarkOverlay(b *testing.B) {
+	const dirty, limit = 262_144, 1000
+	keys := benchKeys(dirty)
+	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	c := filled(b, keys)
+	for b.Loop() {
+		if items, cut, _ := c.table.Overlay([]byte("user:"), nil, limit); len(items) != limit || !cut {
+			b.Fatalf("%d items, cut %v", len(items), cut)
+		}
+	}
+}

@@ -2,10 +2,8 @@ package store
 
 import (
 	"bytes"
-	"sort"
 
 	"github.com/felix-go/felix/internal/invariant"
-	"github.com/felix-go/felix/internal/record"
 )
 
 // Capture is a checkpoint being taken of a table: its dirty entries as they
@@ -128,62 +126,3 @@ func (t *Table) DiskVoid() bool {
 	c := t.checkpoint
 	return t.clearDisk || c != nil && c.Checkpoint.Clear && !c.written
 }
-
-// Overlay lists the dirty applied cells with the prefix and above after, in
-// key order: at most limit of them, cut saying that there are more. unloaded
-// are entries in that range of which the DB knows more; while there are any,
-// the overlay is not to be used.
-func (t *Table) Overlay(prefix, after []byte, limit int) (items []OverlayItem, cut bool, unloaded []Ref) {
-	current := flagDirty0 << t.parity
-	add := func(ref Ref) {
-		e := t.at(ref)
-		key := t.keyOf(e)
-		if !bytes.HasPrefix(key, prefix) || after != nil && bytes.Compare(key, after) <= 0 {
-			return
-		}
-		if e.flags&flagKnownAll != flagKnownAll {
-			if !t.complete() {
-				unloaded = append(unloaded, ref)
-				return
-			}
-			e.flags |= flagKnownAll
-		}
-		item := OverlayItem{Key: key}
-		t.readApplied(e, &item.Cell)
-		items = append(items, item)
-		if len(items) >= 4*limit {
-			items, cut = smallest(items, limit), true
-		}
-	}
-	for _, ref := range t.dirty {
-		add(ref)
-	}
-	if c := t.checkpoint; c != nil {
-		rest := c.entries
-		if c.written {
-			rest = rest[c.next:]
-		}
-		for _, ref := range rest {
-			e := t.at(ref)
-			if e.flags&flagDirtyAny != 0 && e.flags&current == 0 {
-				add(ref)
-			}
-		}
-	}
-	if len(items) > limit {
-		cut = true
-	}
-	items = smallest(items, limit)
-	for i := range items {
-		items[i].Key = bytes.Clone(items[i].Key)
-	}
-	return items, cut, unloaded
-}
-
-func smallest(items []OverlayItem, limit int) []OverlayItem {
-	sort.Slice(items, func(i, j int) bool { return bytes.Compare(items[i].Key, items[j].Key) < 0 })
-	return items[:min(limit, len(items))]
-}
-
-// Counts is how many records are applied.
-func (t *Table) Counts() record.Counts { return t.applied.Counts }
