@@ -184,7 +184,8 @@ type Batch struct {
 	Ops     []Op
 	Replies []Reply // made by the caller, as long as Ops; filled by the cache
 	// Deadline is when an operation stops waiting: one that was not evaluated
-	// becomes unavailable, one that was logged but not acknowledged becomes
+	// becomes unavailable (or resource_exhausted, if its shard was behind with
+	// its work), one that was logged but not acknowledged becomes
 	// outcome_unknown. Zero means the broker's request timeout.
 	Deadline time.Time
 	// Ends are where the parts of the batch end, ascending, the last at the end

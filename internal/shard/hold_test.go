@@ -211,3 +211,13 @@ func TestValuesInRepliesTakeRoom(t *testing.T) {
 		}
 	}
 }
+
+// TestADeadlineThatHasPassed: it says nothing about the shard.
+func TestADeadlineThatHasPassed(t *testing.T) {
+	c, owner := led(t, 1, felix.Quorum)
+	q := opsRequest(add("a", 1))
+	q.Deadline = -time.Second
+	k := owner.submit(q)
+	c.run()
+	k.want("past its deadline", 0, 0, felix.Unavailable)
+}

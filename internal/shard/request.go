@@ -82,6 +82,9 @@ var (
 	errBusy = &felix.Error{Code: felix.ResourceExhausted,
 		Message:    "the key's shard could not take the operation up in time, because its disk does not keep up; nothing was applied, try again a little later",
 		RetryAfter: 500 * time.Millisecond}
+	errLate = &felix.Error{Code: felix.Unavailable,
+		Message:    "the operation came after its deadline; nothing was applied, try again",
+		RetryAfter: 100 * time.Millisecond}
 	errUnconfirmed = &felix.Error{Code: felix.Unavailable,
 		Message:    "the answer could not be confirmed in time, by the disk or by a majority; nothing was applied, try again",
 		RetryAfter: 200 * time.Millisecond}
@@ -123,26 +126,33 @@ func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 }
 
 // expire fails the requests whose deadline has passed. Those that wait for
-// loads are not looked at: the disk answers, or the process ends. An owner has
-// not evaluated a request only because it must not yet: rule 2, or Hold.
+// loads are not looked at: the disk answers, or the process ends.
 func (s *Shard) expire(out *Output) {
-	why := errNoOwner
-	if s.Owns() {
-		why = errBusy
-	}
-	s.queue = s.expireIn(s.queue, why, out)
-	s.held = s.expireIn(s.held, why, out)
-	s.waiting = s.expireIn(s.waiting, errUnconfirmed, out)
+	s.queue = s.expireIn(s.queue, s.late, out)
+	s.held = s.expireIn(s.held, s.late, out)
+	s.waiting = s.expireIn(s.waiting, func(*Request) *felix.Error { return errUnconfirmed }, out)
 }
 
-func (s *Shard) expireIn(list []*Request, why *felix.Error, out *Output) []*Request {
+// late is why a request was not evaluated in time. What an owner has not
+// evaluated in its last step must wait: for rule 2, or Hold.
+func (s *Shard) late(r *Request) *felix.Error {
+	switch {
+	case !s.Owns():
+		return errNoOwner
+	case r.number <= s.seen:
+		return errBusy
+	}
+	return errLate
+}
+
+func (s *Shard) expireIn(list []*Request, why func(*Request) *felix.Error, out *Output) []*Request {
 	kept := list[:0]
 	for _, r := range list {
 		if r.Deadline > s.now.Mono {
 			kept = append(kept, r)
 			continue
 		}
-		s.fail(r, why, out)
+		s.fail(r, why(r), out)
 	}
 	clear(list[len(kept):])
 	return kept

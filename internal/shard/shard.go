@@ -122,6 +122,7 @@ type Shard struct {
 	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
 
 	submitted uint64     // requests, ever
+	seen      uint64     // of these, by the last step
 	queue     []*Request // not evaluated, in order
 	held      []*Request // not evaluated and older than queue; see Hold
 	waiting   []*Request // evaluated, not answered
@@ -270,6 +271,7 @@ func (s *Shard) Advance(now Now, out *Output) error {
 		return err
 	}
 	s.release(out)
+	s.seen = s.submitted
 	s.table.TrimStep()
 	return nil
 }
