@@ -115,7 +115,7 @@ func checkWAL(fs vfs.FS, path string, number uint32) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	in := bufio.NewReaderSize(f, 16*walBlockBytes)
+	in := bufio.NewReaderSize(f, 4*walBlockBytes)
 	block := make([]byte, walBlockBytes)
 	scan := walScan{number: number}
 	end := int64(-1) // the offset of the first thing that is no chunk

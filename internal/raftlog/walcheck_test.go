@@ -48,8 +48,13 @@ func TestDamageInTheLastBlock(t *testing.T) {
 			mustClose(t, l)
 			name, size := newestWAL(t, crashed)
 			tried, refused, lost := 0, 0, 0
+			scratch := crashed.CrashClone(vfs.CrashCloneCfg{})
 			for _, at := range bytesToDamage(t, crashed, name, size) {
 				tried++
+				if at%50 > 0 && isRefused(t, scratch, name, at) { // which Open begins with
+					refused++
+					continue
+				}
 				last, ok := openDamaged(t, crashed, name, at, o.MemTableBytes)
 				switch {
 				case !ok:
@@ -92,6 +97,18 @@ func bytesToDamage(t *testing.T, fs vfs.FS, name string, size int) (places []int
 	return places
 }
 
+// isRefused says whether the check of the WALs finds one changed byte.
+func isRefused(t *testing.T, fs vfs.FS, name string, at int) bool {
+	t.Helper()
+	invert(t, fs, name, at)
+	defer invert(t, fs, name, at) // as it was
+	err := checkWALs(fs, testDir)
+	if err != nil && !errors.Is(err, ErrCorrupt) {
+		t.Fatalf("byte %d: %v", at, err)
+	}
+	return err != nil
+}
+
 // openDamaged opens a copy of a log with one byte of a WAL changed, and tells
 // which entry it ends with; not ok is that the damage was noticed.
 func openDamaged(t *testing.T, fs *vfs.MemFS, name string, at, memTableBytes int) (last uint64, ok bool) {
@@ -115,17 +132,18 @@ func openDamaged(t *testing.T, fs *vfs.MemFS, name string, at, memTableBytes int
 // The same in a WAL of many blocks, with batches that end in the middle of one
 // and batches that span several.
 func TestDamageInManyBlocks(t *testing.T) {
+	t.Parallel()
 	mem := vfs.NewCrashableMem()
 	o := smallOptions(t, mem)
-	o.MemTableBytes = 4 << 20
+	o.MemTableBytes, o.WALPrefillFiles = 1<<20, -1
 	mustClose(t, mustOpen(t, o))
 	l := mustOpen(t, o)
 	s := mustShard(t, l, 1)
-	const commits = 12
+	const commits, large = 12, 70_000
 	for i := range uint64(commits) {
 		size := 9000
 		if i%4 == 3 {
-			size = 70_000
+			size = large
 		}
 		mustCommit(t, l, Append{Shard: s, Entries: []*raftpb.Entry{entry(i+1, 1, strings.Repeat("x", size))},
 			HardState: hard(1, 1, i), Sync: i%3 > 0})
@@ -134,11 +152,17 @@ func TestDamageInManyBlocks(t *testing.T) {
 	mustClose(t, l)
 	name, size := newestWAL(t, crashed)
 	refused := 0
-	for at := 0; at < size; at += 3001 {
+	const stride = 3001
+	for at := 0; at < size; at += stride {
+		// What passes for a torn write costs a second under the race detector:
+		// Pebble looks for the bit that may have flipped.
+		if raceDetector && at > size-large && at%(3*stride) > 0 {
+			continue
+		}
 		last, ok := openDamaged(t, crashed, name, at, o.MemTableBytes)
 		if !ok {
 			refused++
-		} else if last < commits-2 { // the last two batches were synced together, after all others
+		} else if last < commits-1 {
 			t.Errorf("byte %d of %d: the log ends with entry %d of %d, and nobody was told", at, size, last, commits)
 		}
 	}
@@ -149,6 +173,7 @@ func TestDamageInManyBlocks(t *testing.T) {
 
 // Torn writes are no damage: what was not synced may be there in any part.
 func TestTornWritesAreNoDamage(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(15) {
 		mem := vfs.NewCrashableMem()
 		o := smallOptions(t, mem)
@@ -223,13 +248,16 @@ func readAll(t *testing.T, fs vfs.FS, name string) []byte {
 // invert changes one byte of a file, durably.
 func invert(t *testing.T, fs vfs.FS, name string, at int) {
 	t.Helper()
-	b := readAll(t, fs, name)
-	b[at] ^= 0xff
-	f, err := fs.Create(fs.PathJoin(testDir, name), vfs.WriteCategoryUnspecified)
+	f, err := fs.OpenReadWrite(fs.PathJoin(testDir, name), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Write(b); err != nil {
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], int64(at)); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 0xff
+	if _, err := f.WriteAt(b[:], int64(at)); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
