@@ -123,6 +123,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	const document = "../../docs/operations.md"
 	rows := tableOf(t, document, "felix_")
 	p := dev(t, t.TempDir(), "--checkpoint-interval", "100ms")
+	ready(t, p)
 	c := dial(t, p.resp)
 	c.call(t, "INCR", "k")
 	c.call(t, "INCR", "k")

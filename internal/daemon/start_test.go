@@ -126,6 +126,7 @@ func TestReplicationBeyondTheBrokers(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	p := dev(t, t.TempDir())
+	ready(t, p)
 	for _, path := range []string{"/livez", "/readyz"} {
 		if status, body := get(t, p, path); status != 200 || body != "ok\n" {
 			t.Errorf("%s: %d %q", path, status, body)

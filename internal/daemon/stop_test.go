@@ -147,9 +147,7 @@ func TestRestartKeepsEverything(t *testing.T) {
 	c.call(t, "SET", "short", "1", "EX", "1000")
 	p.stop()
 	p = serve(t, dir)
-	if status, body := get(t, p, "/readyz"); status != 200 {
-		t.Errorf("not ready after a restart: %s", body)
-	}
+	ready(t, p)
 	c = dial(t, p.resp)
 	if got := c.call(t, "INCR", "counter"); got != ":-40" {
 		t.Errorf("the counter: %s", got)
@@ -254,6 +252,16 @@ func reached(t *testing.T, p *process, what string, so func() bool) {
 			t.Fatalf("waited in vain for %s; the log:\n%s", what, p.log())
 		}
 	}
+}
+
+// ready waits until every shard has an owner, which comes a moment after the
+// start.
+func ready(t *testing.T, p *process) {
+	t.Helper()
+	reached(t, p, "/readyz", func() bool {
+		status, _ := get(t, p, "/readyz")
+		return status == 200
+	})
 }
 
 func scrape(t *testing.T, p *process) string {
