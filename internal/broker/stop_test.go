@@ -117,8 +117,8 @@ func TestDroppedReplicaDoesNothing(t *testing.T) {
 		w := r.worker
 		w.activate(r)
 		w.drop(r, errCacheGone)
-		// What a dropped shard would still do if it were let.
-		request := &shard.Request{Kind: shard.Count, Deadline: time.Hour, Finished: newFinished()}
+		// A step would find that its time is up, and say so.
+		request := &shard.Request{Kind: shard.Count, Finished: newFinished()}
 		r.shard.Submit(request)
 		w.advance()
 		select {
