@@ -10,14 +10,22 @@ import (
 	"github.com/felix-go/felix/internal/invariant"
 )
 
-// maxScratch bounds the answer buffer an engine keeps between turns.
-const maxScratch = 256 << 10
+const (
+	// maxScratch bounds the answer buffer an engine keeps between turns.
+	maxScratch = 256 << 10
+	// maxBurst is how much of a turn's answers a client gets before others have
+	// theirs, however fast it takes them.
+	maxBurst = 4 << 20
+)
 
 // wire is how an engine reaches the sockets of its connections.
 type wire interface {
 	// send writes p to the client; what the socket does not take is kept in
 	// c.out. p is the engine's again afterwards, unless send answers false.
 	send(c *conn, p []byte) (returned bool)
+	// hold is send, but later if there are others to serve: it puts p into
+	// c.out, which is empty.
+	hold(c *conn, p []byte)
 	// settle is called when a connection that is not busy has nothing more to
 	// parse: to read more, or to close it if it is at its end.
 	settle(c *conn)
@@ -126,9 +134,9 @@ func (e *engine) advance(c *conn) {
 
 // answer lets the session answer its turn and sends what is too much for one
 // buffer; the rest is in what it answers, as long as the client takes all. If
-// it does not, the turn goes on when it has (goOn).
+// it does not, or has had much, the turn goes on later (goOn).
 func (e *engine) answer(c *conn, out []byte, replies []felix.Reply) []byte {
-	for {
+	for sent := 0; ; {
 		out, c.left = c.sess.Reply(out, replies)
 		if c.left == 0 {
 			c.rest = nil
@@ -136,7 +144,12 @@ func (e *engine) answer(c *conn, out []byte, replies []felix.Reply) []byte {
 			return out
 		}
 		invariant.Check(len(out) > 0, "a session has %d bytes of answers left and gives none", c.left)
-		out = e.flush(c, out)
+		if sent += len(out); sent > maxBurst && len(c.out) == 0 {
+			e.wire.hold(c, out)
+			sent, out, e.scratch = 0, nil, nil
+		} else {
+			out = e.flush(c, out)
+		}
 		if c.dead || len(c.out) > 0 {
 			return out
 		}

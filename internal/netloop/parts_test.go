@@ -95,6 +95,7 @@ func TestPool(t *testing.T) {
 type nowhere struct{ ended int }
 
 func (*nowhere) send(*conn, []byte) bool { return true }
+func (*nowhere) hold(c *conn, p []byte)  { c.out = p }
 func (*nowhere) settle(*conn)            {}
 func (w *nowhere) end(*conn)             { w.ended++ }
 func (*nowhere) wakeLocked()             {}
@@ -153,5 +154,23 @@ func TestBatchForgets(t *testing.T) {
 	e.collect()
 	if len(e.free) != 1 || w.ended != 2 {
 		t.Error("a finished batch was not recycled")
+	}
+}
+
+// endless is a session that has always more to say.
+type endless struct{ Session }
+
+func (endless) Reply(out []byte, _ []felix.Reply) ([]byte, int) {
+	return append(out, make([]byte, AnswerBytes)...), 1
+}
+
+// However fast a client takes its answers, others have their turn.
+func TestAnswersGiveWay(t *testing.T) {
+	e := &engine{}
+	e.init(&Server{}, &nowhere{}, &pool{})
+	c := &conn{sess: endless{}}
+	out := e.answer(c, nil, nil)
+	if len(out) > 0 || len(c.out) == 0 || len(c.out) > 2*AnswerBytes || c.left == 0 {
+		t.Errorf("%d bytes are in hand and %d held, %d left", len(out), len(c.out), c.left)
 	}
 }

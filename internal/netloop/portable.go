@@ -256,6 +256,9 @@ func (c *pconn) send(_ *conn, p []byte) bool {
 	return true
 }
 
+// hold implements wire: there is nobody else to serve.
+func (c *pconn) hold(_ *conn, p []byte) { c.send(nil, p) }
+
 // settle implements wire: run sees what is to be done.
 func (c *pconn) settle(*conn) {}
 

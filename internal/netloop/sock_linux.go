@@ -142,6 +142,13 @@ func (l *loop) send(c *conn, p []byte) bool {
 	return true
 }
 
+// hold implements wire: being told of room for p is a turn of its own.
+func (l *loop) hold(c *conn, p []byte) {
+	c.out = p
+	l.watch(c, true)
+	l.owe(c)
+}
+
 // write writes as much as the socket takes.
 func (l *loop) write(c *conn, p []byte) (n int, alive bool) {
 	for n < len(p) {
