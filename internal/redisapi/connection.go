@@ -93,6 +93,13 @@ func parseAuth(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 		return s.fail(cmd, "ERR AUTH <password> called without any password configured for the default user. "+
 			"Are you sure your configuration is correct?")
 	}
+	if len(s.requests) > 0 {
+		return postponed // which are of the scope of before
+	}
+	if s.authenticate(s.h.atOnce, cmd, args[1]) == "" {
+		s.ok(cmd)
+		return last
+	}
 	return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte {
 		if refusal := s.authenticate(ctx, cmd, args[1]); refusal != "" {
 			return resp.AppendError(b, refusal)
@@ -101,12 +108,20 @@ func parseAuth(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome
 	})
 }
 
-// parseHello is slow only if it authenticates.
+// parseHello is slow only if it authenticates and that cannot be done at once.
 func parseHello(s *session, cmd *command, args [][]byte, t *netloop.Turn) outcome {
 	for i, word := range args {
-		if i >= 2 && equalFold(word, "auth") {
-			return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte { return s.hello(ctx, cmd, b, args) })
+		if i < 2 || !equalFold(word, "auth") {
+			continue
 		}
+		if len(s.requests) > 0 {
+			return postponed // which are of the scope of before
+		}
+		if answer := s.hello(s.h.atOnce, cmd, nil, args); answer[0] != '-' {
+			s.reply(cmd, func(b []byte, _ resp.Version) []byte { return append(b, answer...) })
+			return last
+		}
+		return s.runSlow(t, cmd, func(ctx context.Context, b []byte) []byte { return s.hello(ctx, cmd, b, args) })
 	}
 	return s.reply(cmd, func(b []byte, _ resp.Version) []byte { return s.hello(context.Background(), cmd, b, args) })
 }

@@ -153,6 +153,40 @@ func TestWaitHoldsNothing(t *testing.T) {
 	}
 }
 
+// hungCache counts until it is released.
+type hungCache struct {
+	*fakeCache
+	counting, release chan struct{}
+}
+
+func (c hungCache) Count(context.Context) (felix.RecordCount, error) {
+	close(c.counting)
+	<-c.release
+	return felix.RecordCount{Keys: 7}, nil
+}
+
+// New connections find their cache, also another one, although all slots for
+// slow work are taken.
+func TestConnectingNeedsNoSlot(t *testing.T) {
+	cache := hungCache{newFake().cache, make(chan struct{}), make(chan struct{})}
+	_, dial := serveDoor(t, oneCache{cache: cache}, netloop.Options{MaxSlow: 1})
+	hung := dial()
+	if _, err := hung.Write([]byte("DBSIZE\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	<-cache.counting
+	c := dial()
+	if _, err := c.Write([]byte("INCR k\r\nAUTH default/default/stats x\r\nINCR k\r\nHELLO 3 AUTH default x\r\nINCR k\r\nQUIT\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(got), ":1\r\n+OK\r\n:1\r\n%7\r\n") || !strings.HasSuffix(string(got), ":1\r\n+OK\r\n") {
+		t.Errorf("got %q, %v", got, err)
+	}
+	close(cache.release)
+	expect(t, hung, ":7\r\n")
+}
+
 // Clients that ask for large values and read nothing cost little memory.
 func TestUnreadAnswersCostLittle(t *testing.T) {
 	f := newFake()
