@@ -116,7 +116,7 @@ func serverCommands() []*command {
 			name: "wait", arity: 3, flags: flagNoScript, group: "generic", since: "3.0.0",
 			usage:      "numreplicas timeout",
 			summary:    "Wait for Redis replicas, of which there are none",
-			felix:      "Answers 0 when the time is up, as a Redis without replicas. Durability needs no WAIT.",
+			felix:      "Answers 0 when the time is up, as a Redis without replicas, or the broker stops. Durability needs no WAIT.",
 			complexity: "O(1)",
 			categories: "connection",
 			tips:       "request_policy:all_shards response_policy:agg_min",
