@@ -211,6 +211,8 @@ type ScanRequest struct {
 	Prefix []byte // only keys that begin so; empty means all
 	After  []byte // only keys above this one, in byte order; nil means from the start
 	Limit  int    // 1 to MaxScanPage items
+	// KeysOnly leaves the bytes of values out: the items' Value is nil.
+	KeysOnly bool
 }
 
 // ScanPage is one page.

@@ -72,7 +72,8 @@ const (
 	// thousandth of a body unpacks to MaxHTTPBodyBytes.
 	MaxHTTPDecoding = 32
 	// MaxHTTPListing bounds the HTTP requests that gather a page of a list at
-	// the same time; the next wait. Each may gather MaxScanPageBytes a shard.
+	// the same time; the next wait. Each may gather MaxScanPageBytes and an
+	// item a shard.
 	MaxHTTPListing = 8
 	// MaxHTTPScrapes bounds the requests of /metrics at once; each makes a
 	// text of some hundred kilobytes.

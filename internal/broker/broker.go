@@ -123,6 +123,7 @@ type Broker struct {
 	background sync.WaitGroup // checkpointer, sweeper
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
+	pagers     chan struct{}  // the same, for pages of scans
 	checkpoint *checkpointer
 	failed     sync.Once // told Options.Fatal
 }
@@ -187,7 +188,7 @@ func (b *Broker) run() {
 	b.stop = stop
 	b.committer = newCommitter(b)
 	b.checkpoint = newCheckpointer(b)
-	b.loaders = make(chan struct{}, maxLoaders)
+	b.loaders, b.pagers = make(chan struct{}, maxLoaders), make(chan struct{}, maxPageReaders)
 	for range b.opts.Workers {
 		w := newWorker(b)
 		b.workers = append(b.workers, w)

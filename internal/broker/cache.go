@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"sync"
@@ -213,6 +212,9 @@ func (b *Broker) finish(r *shard.Request) {
 		r.Batch.Done.OpsDone(r.Batch, r.Positions)
 		r.Batch = nil
 		requests.Put(r)
+	case shard.Scan:
+		close(r.Finished)
+		b.letGo(r)
 	default:
 		close(r.Finished)
 	}
@@ -337,95 +339,4 @@ func clearOutcome(shards []error) error {
 		return felix.Errorf(felix.OutcomeUnknown, "a part of the cache was cleared, another was not: %v", refused)
 	}
 	return refused
-}
-
-// Scan implements felix.Cache: a page of every shard, merged.
-func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage, error) {
-	if req.Limit < 1 || req.Limit > felix.MaxScanPage {
-		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "a page of %d items: it has 1 to %d", req.Limit, felix.MaxScanPage)
-	}
-	if req.View > felix.ViewRedis {
-		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "view %d is not known", req.View)
-	}
-	all, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Scan, Scan: req} })
-	if err != nil {
-		return felix.ScanPage{}, err
-	}
-	page := felix.ScanPage{}
-	var bound []byte // keys above it may be missing
-	for _, r := range all {
-		result := r.Scanned
-		page.NowMillis = max(page.NowMillis, r.NowMillis)
-		page.Items = append(page.Items, result.Items...)
-		if !result.More {
-			continue
-		}
-		page.More = true
-		if last := result.Next; bound == nil || bytes.Compare(last, bound) < 0 {
-			bound = last
-		}
-	}
-	slices.SortFunc(page.Items, func(a, b felix.ScanItem) int { return bytes.Compare(a.Key, b.Key) })
-	page.Next = bound
-	if bound != nil {
-		end, found := slices.BinarySearchFunc(page.Items, bound, func(i felix.ScanItem, k []byte) int { return bytes.Compare(i.Key, k) })
-		if found {
-			end++
-		}
-		page.Items = page.Items[:end]
-	}
-	if n := roomFor(page.Items, req.Limit); n < len(page.Items) {
-		page.Items, page.More = page.Items[:n], true
-		page.Next = page.Items[n-1].Key
-	}
-	return page, nil
-}
-
-// roomFor is how many of the items one page holds: at most limit, and none
-// after those that reach felix.MaxScanPageBytes. It is not 0 if there are any.
-func roomFor(items []felix.ScanItem, limit int) int {
-	size := 0
-	for i := range items {
-		if i == limit || size >= felix.MaxScanPageBytes {
-			return i
-		}
-		size += len(items[i].Key) + len(items[i].Value)
-	}
-	return len(items)
-}
-
-// noShard is an id that no shard has: the state store holds nothing of it.
-const noShard = 0
-
-// startScan pins the state store for a scan that its shard has got ready, and
-// merges on a goroutine of its own. It is called on the worker's goroutine.
-func (b *Broker) startScan(r *shard.Request) {
-	id := r.ShardID
-	if r.DiskVoid {
-		id = noShard
-	}
-	cursor, err := b.db.Cursor(id, r.Scan.Prefix, r.Scan.After)
-	if err != nil {
-		b.opts.Fatal(err)
-		return
-	}
-	b.readers.Add(1)
-	go func() {
-		defer b.readers.Done()
-		items, more, err := cursor.Page(r.Scan.View, r.Overlay, r.Cut, r.NowMillis, r.Scan.Limit)
-		if err != nil {
-			b.opts.Fatal(err)
-			return
-		}
-		r.Scanned = felix.ScanPage{Items: items, More: more}
-		switch {
-		case !more:
-		case len(items) > 0:
-			r.Scanned.Next = items[len(items)-1].Key
-		default: // everything up to the overlay's end is deleted or expired
-			r.Scanned.Next = r.Overlay[len(r.Overlay)-1].Key
-		}
-		r.Overlay = nil
-		b.finish(r)
-	}()
 }

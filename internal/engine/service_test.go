@@ -221,13 +221,16 @@ func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage
 	for _, key := range slices.SortedFunc(maps.Keys(c.cells), cmp.Compare[string]) {
 		cell := c.cells[key]
 		var r felix.Reply
-		engine.Eval(&felix.Op{Kind: felix.Get, View: req.View, Key: []byte(key)}, &cell, 0, &countingClock{now: c.s.now}, &r)
+		engine.Eval(&felix.Op{Kind: felix.Get, View: req.View, Key: []byte(key), NoValue: req.KeysOnly}, &cell, 0, &countingClock{now: c.s.now}, &r)
 		if r.Found == felix.NoRecord || !strings.HasPrefix(key, string(req.Prefix)) || key <= string(req.After) {
 			continue
 		}
 		if len(page.Items) == req.Limit {
 			page.More, page.Next = true, page.Items[req.Limit-1].Key
 			break
+		}
+		if r.Found == felix.ValueRecord {
+			r.Int = 0 // with KeysOnly its length
 		}
 		page.Items = append(page.Items, felix.ScanItem{Key: []byte(key), Kind: r.Found, Int: r.Int,
 			Value: slices.Clone(r.Value), ExpiresAtMillis: r.ExpiresAtMillis, Version: r.Version})

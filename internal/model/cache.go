@@ -84,6 +84,9 @@ func (c *cache) Scan(_ context.Context, req felix.ScanRequest) (felix.ScanPage, 
 			page.Next = slices.Clone(page.Items[req.Limit-1].Key)
 			break
 		}
+		if req.KeysOnly {
+			seen.bytes = nil
+		}
 		page.Items = append(page.Items, felix.ScanItem{
 			Key: []byte(key), Kind: seen.kind, Int: seen.sum, Value: slices.Clone(seen.bytes),
 			ExpiresAtMillis: seen.expiry, Version: seen.version,

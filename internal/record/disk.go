@@ -94,16 +94,31 @@ func AppendValue(b []byte, c *Cell) []byte {
 
 // ReadValue puts a stored value into the cell. The cell gets its own copy.
 func ReadValue(b []byte, c *Cell) error {
+	value, err := readValue(b, c)
+	if err != nil {
+		return err
+	}
+	c.Value = append(make([]byte, 0, len(value)), value...)
+	return nil
+}
+
+// ReadValueHead is ReadValue without the value's bytes.
+func ReadValueHead(b []byte, c *Cell) error {
+	_, err := readValue(b, c)
+	return err
+}
+
+// readValue answers the bytes in b.
+func readValue(b []byte, c *Cell) (value []byte, err error) {
 	d := decoder{rest: b}
 	format := d.byte()
 	expiry, version := int64(d.uvarint()), d.uvarint()
 	if d.bad || format != shardFormat || expiry < 0 {
-		return fmt.Errorf("%w: value of %d bytes, format %d", ErrCorrupt, len(b), format)
+		return nil, fmt.Errorf("%w: value of %d bytes, format %d", ErrCorrupt, len(b), format)
 	}
 	c.Has |= HasValue
-	c.Value = append(make([]byte, 0, len(d.rest)), d.rest...)
 	c.ValueExpiry, c.ValueVer = expiry, version
-	return nil
+	return d.rest, nil
 }
 
 // Applied says which log prefix a shard's stored state is the result of.

@@ -137,7 +137,7 @@ func (s *session) readPage(ctx context.Context, at *position, limit int) error {
 		return err
 	}
 	page, err := cache.Scan(ctx, felix.ScanRequest{
-		View: felix.ViewRedis, Prefix: at.prefix, After: at.next, Limit: limit,
+		View: felix.ViewRedis, Prefix: at.prefix, After: at.next, Limit: limit, KeysOnly: true,
 	})
 	if err != nil {
 		return err

@@ -102,7 +102,7 @@ func (w *walk) batch() bool {
 func (w *walk) compareScans() {
 	w.t.Helper()
 	for view := felix.ViewCounter; view <= felix.ViewRedis; view++ {
-		req := felix.ScanRequest{View: view, Limit: 1 + w.gen.rng.IntN(4)}
+		req := felix.ScanRequest{View: view, Limit: 1 + w.gen.rng.IntN(4), KeysOnly: w.gen.rng.IntN(4) == 0}
 		if w.gen.rng.IntN(2) == 0 {
 			req.Prefix = w.gen.key()[:1]
 		}

@@ -3,6 +3,7 @@ package shard
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/felix-go/felix"
@@ -51,9 +52,12 @@ type Request struct {
 	// Scanned is what it made of the Overlay and the DB.
 	ShardID uint64
 	Scanned felix.ScanPage
+	// MaxPageBytes bounds it.
+	MaxPageBytes int
 	// Finished is closed by the runner, for all kinds but Ops.
 	Finished chan struct{}
-	Parts    any // of Ops: what it shares with the other requests of its Batch
+	LetGo    atomic.Int32 // of a Scan: see the runner
+	Parts    any          // of Ops: what it shares with the other requests of its Batch
 
 	number  uint64 // counts the requests of the shard, in order of Submit
 	next    int    // of Positions: the first not evaluated

@@ -247,7 +247,7 @@ func TestReadErrorsAreFatal(t *testing.T) {
 		{"page", func(db *DB) error {
 			c, err := db.Cursor(1, nil, nil)
 			if err == nil {
-				_, _, err = c.Page(0, nil, false, 0, 1)
+				_, _, err = c.Page(PageRequest{})
 			}
 			return err
 		}},

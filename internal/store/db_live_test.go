@@ -77,7 +77,7 @@ func wholePage(db *DB, shard uint64, keys int) error {
 	if err != nil {
 		return err
 	}
-	items, _, err := c.Page(felix.ViewRedis, nil, false, 0, 100)
+	items, _, err := c.Page(PageRequest{View: felix.ViewRedis, Limit: 100, MaxBytes: 1 << 20})
 	if err != nil {
 		return err
 	}

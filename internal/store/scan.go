@@ -50,38 +50,46 @@ func (c *Cursor) Close() {
 	}
 }
 
-// Page lists the first keys of the cursor's range that are visible at shard
-// time nowMillis in the view, at most limit (at least 1), and closes the
-// cursor. The items' memory is the caller's own.
+// PageRequest says what a Cursor's page shows.
+type PageRequest struct {
+	View      felix.View
+	KeysOnly  bool  // without the bytes of values
+	NowMillis int64 // shard time
+	Limit     int   // of items, at least 1
+	MaxBytes  int   // of keys and values: the page ends with the item that reaches it
+	// Overlay are memory's newer cells in the cursor's range, sorted by key:
+	// each replaces what the disk has under its key. Cut says that memory has
+	// more of them above the last one; the page then ends there.
+	Overlay []OverlayItem
+	Cut     bool
+}
+
+// Page lists the first keys of the cursor's range that are visible, and closes
+// the cursor. The items' memory is the caller's own.
 //
-// overlay are memory's newer cells in the cursor's range, sorted by key: each
-// replaces what the disk has under its key. overlayCut says that memory has
-// more of them above the last one; the page then ends there.
-//
-// A page also ends when its keys and values reach felix.MaxScanPageBytes. more
-// says that there may be keys after the page. The next page begins after the
-// last item; if there is none, which only happens with overlayCut, after the
-// last overlay key.
-func (c *Cursor) Page(view felix.View, overlay []OverlayItem, overlayCut bool, nowMillis int64, limit int) (items []felix.ScanItem, more bool, err error) {
+// more says that there may be keys after the page. The next page begins after
+// the last item; if there is none, which only happens with Cut, after the last
+// overlay key.
+func (c *Cursor) Page(p PageRequest) (items []felix.ScanItem, more bool, err error) {
 	defer c.Close()
-	if overlayCut && len(overlay) == 0 {
+	if p.Cut && len(p.Overlay) == 0 {
 		return nil, false, errors.New("the overlay of a page is cut but empty: it needs at least one item")
 	}
 	if c.it == nil {
 		return nil, false, errors.New("the cursor is closed: each is good for one page")
 	}
-	m := merge{overlay: overlay}
-	if err := c.openStreams(&m, view); err != nil {
+	m := merge{overlay: p.Overlay, keysOnly: p.KeysOnly}
+	if err := c.openStreams(&m, p.View); err != nil {
 		return nil, false, c.db.fail("scanning", errors.Join(err, m.close()))
 	}
-	limit = max(limit, 1)
-	for size := 0; len(items) < limit && size < felix.MaxScanPageBytes && m.next(); {
-		if item, ok := visible(&m.cell, view, nowMillis); ok {
+	limit, maxBytes := max(p.Limit, 1), max(p.MaxBytes, 1)
+	for size := 0; len(items) < limit && size < maxBytes && m.next(); {
+		if item, ok := visible(&m.cell, p.View, p.NowMillis); ok {
 			item.Key = bytes.Clone(m.key)
 			items = append(items, item)
 			size += len(item.Key) + len(item.Value)
 		}
-		if overlayCut && len(m.overlay) == 0 {
+		if p.Cut && len(m.overlay) == 0 {
 			more = true // memory has more keys, and some may be below the disk's next
 			break
 		}
@@ -158,10 +166,13 @@ func (s *stream) begin(lower, upper []byte) {
 func (s *stream) key() []byte { return s.it.Key()[record.StateKeyPrefixBytes:] }
 
 // read puts the record into the cell and goes on to the next.
-func (s *stream) read(c *record.Cell) (err error) {
-	if s.class == record.CounterClass {
+func (s *stream) read(c *record.Cell, keysOnly bool) (err error) {
+	switch {
+	case s.class == record.CounterClass:
 		err = record.ReadCounter(s.it.Value(), c)
-	} else {
+	case keysOnly:
+		err = record.ReadValueHead(s.it.Value(), c)
+	default:
 		err = record.ReadValue(s.it.Value(), c)
 	}
 	s.valid = s.it.Next()
@@ -170,11 +181,12 @@ func (s *stream) read(c *record.Cell) (err error) {
 
 // merge walks the streams and the overlay together, key by key.
 type merge struct {
-	streams []*stream
-	overlay []OverlayItem
-	key     []byte // of the cell; valid until next
-	cell    record.Cell
-	err     error
+	streams  []*stream
+	overlay  []OverlayItem
+	keysOnly bool
+	key      []byte // of the cell; valid until next
+	cell     record.Cell
+	err      error
 }
 
 // pending says whether next would find another key.
@@ -207,11 +219,14 @@ func (m *merge) next() bool {
 	m.cell = record.Cell{}
 	for _, s := range m.streams {
 		if s.valid && bytes.Equal(s.key(), m.key) {
-			m.err = errors.Join(m.err, s.read(&m.cell))
+			m.err = errors.Join(m.err, s.read(&m.cell, m.keysOnly))
 		}
 	}
 	if fromOverlay {
 		m.cell = m.overlay[0].Cell
+		if m.keysOnly {
+			m.cell.Value = nil
+		}
 		m.cell.Value = bytes.Clone(m.cell.Value)
 		m.overlay = m.overlay[1:]
 	}

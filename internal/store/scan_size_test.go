@@ -33,7 +33,7 @@ func TestPageIsBoundedInBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		items, more, err := c.Page(felix.ViewValue, nil, false, 0, 1000)
+		items, more, err := c.Page(PageRequest{View: felix.ViewValue, Limit: 1000, MaxBytes: felix.MaxScanPageBytes})
 		if err != nil {
 			t.Fatal(err)
 		}

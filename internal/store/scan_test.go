@@ -105,7 +105,7 @@ func (w *world) comparePage(t *testing.T, db *DB, prefix string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	items, more, err := c.Page(view, overlay, cut, w.now, limit)
+	items, more, err := c.Page(PageRequest{View: view, Overlay: overlay, Cut: cut, NowMillis: w.now, Limit: limit, MaxBytes: 1 << 20})
 	what := fmt.Sprintf("shard %d prefix %q after %q view %d limit %d cut %v overlay %v", shard, prefix, after, view, limit, cut, overlay)
 	if err != nil || !samePage(items, want[:min(limit, len(want))]) {
 		t.Fatalf("%s:\ngot  %v, %v\nwant %v", what, items, err, want)
@@ -116,7 +116,7 @@ func (w *world) comparePage(t *testing.T, db *DB, prefix string) {
 	if more && !cut && len(items) < limit {
 		t.Fatalf("%s: more is true after a page that is not full", what)
 	}
-	if _, _, err := c.Page(view, nil, false, w.now, limit); err == nil {
+	if _, _, err := c.Page(PageRequest{View: view, NowMillis: w.now, Limit: limit}); err == nil {
 		t.Fatal("a cursor gives a second page")
 	}
 }
@@ -149,7 +149,7 @@ func TestCursorPins(t *testing.T) {
 	if err := db.kv.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
 		t.Fatal(err)
 	}
-	items, more, err := c.Page(felix.ViewRedis, nil, false, 5, 10)
+	items, more, err := c.Page(PageRequest{View: felix.ViewRedis, NowMillis: 5, Limit: 10, MaxBytes: 1000})
 	if err != nil || more || len(items) != 1 || items[0].Int != 1 || string(items[0].Key) != "k" {
 		t.Fatalf("%v, %v, %v", items, more, err)
 	}
@@ -165,7 +165,7 @@ func TestPageRefusesAnEmptyCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.Page(felix.ViewRedis, nil, true, 0, 1); err == nil {
+	if _, _, err := c.Page(PageRequest{View: felix.ViewRedis, Cut: true}); err == nil {
 		t.Fatal("a cut overlay without items was accepted")
 	}
 	closeDB(t, db)
