@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -44,20 +43,25 @@ func press(t *testing.T, c felix.Cache, next func() string, watch func()) (acked
 	var clients sync.WaitGroup
 	for range 4 {
 		clients.Go(func() {
-			for refused := 0; refused < 2; {
-				key := next()
-				replies, err := felix.Do(context.Background(), c, setValue(key))
-				watch()
-				switch {
-				case err != nil:
-					t.Error(err)
+			for refused, tries := 0, 0; refused < 2; tries++ {
+				if tries == 2000 {
+					t.Error("nothing holds writes back")
 					return
-				case replies[0].Err == nil:
+				}
+				key := next()
+				done := newTold(1)
+				batch := &felix.Batch{Ops: []felix.Op{setValue(key)}, Replies: make([]felix.Reply, 1), Done: done,
+					Deadline: time.Now().Add(300 * time.Millisecond)}
+				c.Submit(batch)
+				<-done.done
+				watch()
+				switch err := batch.Replies[0].Err; {
+				case err == nil:
 					mu.Lock()
 					acked = append(acked, key)
 					mu.Unlock()
-				case replies[0].Err.Code != felix.ResourceExhausted || replies[0].Err.RetryAfter <= 0:
-					t.Errorf("a refused write answers %+v", replies[0].Err)
+				case err.Code != felix.ResourceExhausted || err.RetryAfter <= 0:
+					t.Errorf("a refused write answers %+v", err)
 					return
 				default:
 					refused++
@@ -87,7 +91,7 @@ func TestWritesWaitForTheStateStore(t *testing.T) {
 	var disk stuckState
 	mem := vfs.NewMem()
 	b, c := openOn(t, disk.wrap(mem), 4, func(o *Options) {
-		o.RecordBytes, o.MaxDirtyBytes, o.RequestTimeout = bound, bound, 300*time.Millisecond
+		o.RecordBytes, o.MaxDirtyBytes = bound, bound
 	})
 	mustDo(t, c, setValue("before"))
 	var n, peak atomic.Int64
@@ -120,7 +124,7 @@ func TestWritesWaitForTheLog(t *testing.T) {
 	const bound = 2 << 20
 	var disk stuckState
 	b, c := openOn(t, disk.wrap(vfs.NewMem()), 64, func(o *Options) {
-		o.MaxLogBytes, o.RequestTimeout, o.TickInterval = bound, 300*time.Millisecond, 5*time.Millisecond
+		o.MaxLogBytes, o.TickInterval = bound, 5*time.Millisecond
 	})
 	var n atomic.Int64
 	disk.mu.Lock()
