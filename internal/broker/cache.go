@@ -77,8 +77,8 @@ func (c *cache) Submit(batch *felix.Batch) {
 		r.Bytes += opBytes(op)
 		total += opBytes(op)
 	}
-	if c.admit(total) != nil {
-		c.admitParts(s, batch)
+	if held := c.holdsWrites(); held || c.admit(total, c.b.opts.InflightBytes) != nil {
+		c.admitParts(s, batch, held)
 	}
 	c.send(s, batch)
 	if len(s.rejected) > 0 {
@@ -90,14 +90,21 @@ func (c *cache) Submit(batch *felix.Batch) {
 
 func opBytes(op *felix.Op) int64 { return int64(len(op.Key) + len(op.Value) + opOverheadBytes) }
 
-// admit takes room in the broker's budget for operations in flight.
-func (c *cache) admit(bytes int64) *felix.Error {
+// holdsWrites says that operations that may write will have to wait. The
+// metadata's never do: a cache can always be deleted.
+func (c *cache) holdsWrites() bool {
+	writes, _ := c.b.checkpoint.pressure.full()
+	return writes && c != c.b.meta
+}
+
+// admit takes room in the broker's budget for operations in flight, up to bound.
+func (c *cache) admit(bytes, bound int64) *felix.Error {
 	if c.gone.Load() {
 		return errCacheGone
 	}
 	for {
 		used := c.b.inflight.Load()
-		if bytes > 0 && used+bytes > c.b.opts.InflightBytes {
+		if bytes > 0 && used+bytes > bound {
 			return errTooMuch
 		}
 		if c.b.inflight.CompareAndSwap(used, used+bytes) {
@@ -107,8 +114,9 @@ func (c *cache) admit(bytes int64) *felix.Error {
 }
 
 // admitParts admits those parts of a batch for which there is room, where there
-// is none for the whole, and rejects the others.
-func (c *cache) admitParts(s *split, batch *felix.Batch) {
+// is none for the whole, and rejects the others. While writes are held, those
+// that wait get half of the room, so that reads go on.
+func (c *cache) admitParts(s *split, batch *felix.Batch, held bool) {
 	illegal := s.rejected
 	ends := batch.Ends
 	if len(ends) == 0 {
@@ -117,14 +125,17 @@ func (c *cache) admitParts(s *split, batch *felix.Batch) {
 	from := int32(0)
 	for _, to := range ends {
 		s.part = s.part[:0]
-		bytes := int64(0)
+		bytes, bound := int64(0), c.b.opts.InflightBytes
 		for i := from; i < to; i++ {
 			if _, is := slices.BinarySearch(illegal, i); !is {
 				s.part = append(s.part, i)
 				bytes += opBytes(&batch.Ops[i])
+				if held && batch.Ops[i].Mutates() {
+					bound = c.b.opts.InflightBytes / 2
+				}
 			}
 		}
-		if err := c.admit(bytes); err != nil {
+		if err := c.admit(bytes, bound); err != nil {
 			for _, i := range s.part {
 				batch.Replies[i] = felix.Reply{Err: err}
 			}

@@ -118,6 +118,45 @@ func TestWritesWaitForTheStateStore(t *testing.T) {
 	}
 }
 
+// TestHeldWritesLeaveRoomForReads: however many writes wait, they do not fill
+// the budget of operations in flight.
+func TestHeldWritesLeaveRoomForReads(t *testing.T) {
+	const bound = 1 << 20
+	var disk stuckState
+	b, c := openOn(t, disk.wrap(vfs.NewMem()), 4, func(o *Options) { o.MaxDirtyBytes, o.InflightBytes = bound, bound })
+	disk.mu.Lock()
+	var waiting []*told
+	for i := 0; len(waiting) < bound/pressValue/3; i++ {
+		batch, done := submit(c, setValue(fmt.Sprint("key", i)))
+		select {
+		case <-done.done:
+		case <-time.After(20 * time.Millisecond):
+			waiting = append(waiting, done)
+		}
+		if i > 2000 {
+			t.Fatal("nothing holds writes back")
+		}
+		if isDone(done) && batch.Replies[0].Err != nil {
+			t.Fatal(batch.Replies[0].Err)
+		}
+	}
+	for refused := false; !refused; {
+		batch, done := submit(c, setValue("more"))
+		refused = isDone(done) && batch.Replies[0].Err != nil
+		if waiting = append(waiting, done); len(waiting) > bound/pressValue*3/4 {
+			t.Fatal("held writes fill the budget")
+		}
+	}
+	wantValues(t, c, []string{"key0"})
+	disk.mu.Unlock()
+	for _, done := range waiting {
+		<-done.done
+	}
+	if err := closeBroker(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestWritesWaitForTheLog: the same, where few records are written again and
 // again: what a restart would replay is bounded, over all shards.
 func TestWritesWaitForTheLog(t *testing.T) {
