@@ -244,8 +244,9 @@ func (w *worker) resetOut() {
 	clear(w.out.Appends)
 	clear(w.out.Done)
 	clear(w.out.Loads)
+	clear(w.out.Changed)
 	w.out.Appends, w.out.Done, w.out.Loads = w.out.Appends[:0], w.out.Done[:0], w.out.Loads[:0]
-	w.out.Messages = w.out.Messages[:0]
+	w.out.Messages, w.out.Changed = w.out.Messages[:0], w.out.Changed[:0]
 }
 
 // openCursors pins the state store for the scans of the shard that just

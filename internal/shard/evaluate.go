@@ -248,7 +248,7 @@ func (s *Shard) Now() int64 {
 // begins from now on (rule 4). A sole voter needs none, and on a leader cache
 // reads are the owner's word.
 func (s *Shard) needFence(r *Request) {
-	if s.voters > 1 && s.cfg.Consistency == felix.Quorum {
+	if !s.alone && s.cfg.Consistency == felix.Quorum {
 		r.fence = s.fenceSeq + 1
 		s.fenceWanted = true
 	}

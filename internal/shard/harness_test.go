@@ -69,12 +69,13 @@ type replica struct {
 	db        map[string]record.Cell // checkpoints
 	dbApplied record.Applied
 
-	out     Output
-	appends []Append // in order, not durable yet
-	loads   []Load
-	hold    bool // run makes nothing durable
-	stuck   bool // run answers no loads
-	skew    int64
+	out      Output
+	appends  []Append // in order, not durable yet
+	loads    []Load
+	returned []*Request // until it leads, or knows no leader
+	hold     bool       // run makes nothing durable
+	stuck    bool       // run answers no loads
+	skew     int64
 }
 
 // call is a request of a client.
@@ -151,7 +152,7 @@ func (r *replica) start() {
 // crash loses what is not durable, and what clients wait for.
 func (r *replica) crash() {
 	r.table.Release()
-	r.Shard, r.appends, r.loads = nil, nil, nil
+	r.Shard, r.appends, r.loads, r.returned = nil, nil, nil, nil
 	for _, k := range r.c.calls {
 		k.lost = k.lost || k.on == r && !k.done
 	}
@@ -166,8 +167,25 @@ func (r *replica) advance() {
 	if r.Shard == nil {
 		return
 	}
+	r.resubmit()
 	r.c.must(r.Advance(r.now(), &r.out))
 	r.take()
+}
+
+// resubmit is what a runner without peers does with requests that it was
+// given back.
+func (r *replica) resubmit() {
+	r.returned = slices.DeleteFunc(r.returned, func(q *Request) bool {
+		switch {
+		case q.Deadline <= r.c.mono:
+			r.fail(q, errNoOwner, &r.out)
+		case r.leader || r.lead == raft.None:
+			r.Submit(q)
+		default:
+			return false
+		}
+		return true
+	})
 }
 
 // take does with the output what a runner does.
@@ -177,6 +195,12 @@ func (r *replica) take() {
 	for _, m := range o.Messages {
 		r.c.send(m)
 	}
+	for _, q := range o.Returned {
+		if q.next != 0 {
+			r.c.t.Fatalf("a request comes back of which %d operations were evaluated", q.next)
+		}
+	}
+	r.returned = append(r.returned, o.Returned...)
 	r.loads = append(r.loads, o.Loads...)
 	for _, s := range o.Scans {
 		r.scan(s)
@@ -223,7 +247,7 @@ func (c *cluster) deliver(i int) {
 	if to.Shard == nil || c.cut[m.GetFrom()] || c.cut[m.GetTo()] {
 		return
 	}
-	c.must(to.Step(m))
+	to.StepPeer(m)
 	to.advance()
 }
 

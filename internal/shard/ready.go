@@ -57,19 +57,20 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 	if !raft.IsEmptyHardState(rd.HardState) {
 		term = rd.HardState.GetTerm()
 	}
-	leads := s.leader
+	leads, lead := s.leader, s.lead
 	if rd.SoftState != nil {
-		leads = rd.SoftState.RaftState == raft.StateLeader
+		leads, lead = rd.SoftState.RaftState == raft.StateLeader, rd.SoftState.Lead
 	}
 	if s.leader && (!leads || term != s.term) {
 		s.loseLeadership(out)
 	}
-	s.term = term
 	if leads && !s.leader {
 		s.leader = true
 		s.firstOwn, s.nextVersion = 0, 0
 		s.transferee = 0
 	}
+	s.changed = s.changed || term != s.term || lead != s.lead
+	s.term, s.lead = term, lead
 }
 
 // loseLeadership answers everything that was evaluated: written is unknown,
@@ -116,7 +117,7 @@ func (s *Shard) handleEntries(rd *raft.Ready) {
 
 // append turns Raft's storage message into an Append.
 func (s *Shard) append(m *raftpb.Message, sync bool) Append {
-	a := Append{Shard: s, Entries: m.GetEntries(), Sync: sync, Responses: m.GetResponses()}
+	a := Append{Shard: s, Entries: m.GetEntries(), Sync: sync, Own: s.leader, Responses: m.GetResponses()}
 	if m.Term != nil {
 		a.HardState = &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}
 	}
@@ -154,6 +155,7 @@ func (s *Shard) startOwning() {
 	applied := s.table.Applied()
 	s.clock.start(applied.Ceiling, s.now)
 	s.nextVersion = record.FirstVersion(s.term, applied.Version)
+	s.changed = true
 }
 
 func (s *Shard) applyEntry(e *raftpb.Entry) error {
@@ -206,14 +208,18 @@ func (s *Shard) applyConfChange(e *raftpb.Entry) error {
 	if err != nil {
 		return err
 	}
-	s.voters = len(conf.GetVoters())
+	s.setConf(conf)
 	s.cfg.Log.SetConfState(conf)
 	s.table.SkipTo(e.GetIndex(), e.GetTerm())
 	s.table.SetConfState(encoded)
 	return nil
 }
 
-func unmarshalConf(b []byte, conf *raftpb.ConfState) error { return proto.Unmarshal(b, conf) }
+// setConf notes the configuration that holds from now on.
+func (s *Shard) setConf(conf *raftpb.ConfState) {
+	s.conf, s.changed = conf, true
+	s.alone = len(conf.GetVotersOutgoing()) == 0 && len(conf.GetVoters()) == 1 && conf.GetVoters()[0] == s.cfg.RaftID
+}
 
 // startFence begins a round if reads wait for one and none is under way. The
 // context is unique: an answer to an earlier round must not pass for this one.

@@ -58,6 +58,7 @@ type Request struct {
 	Finished chan struct{}
 	LetGo    atomic.Int32 // of a Scan: see the runner
 	Parts    any          // of Ops: what it shares with the other requests of its Batch
+	Tag      any          // the runner's
 
 	number  uint64 // counts the requests of the shard, in order of Submit
 	next    int    // of Positions: the first not evaluated

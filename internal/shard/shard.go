@@ -17,8 +17,10 @@ import (
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/store"
 )
 
@@ -61,6 +63,8 @@ type Config struct {
 	// Room asks for memory for what a request has read, and says whether there
 	// is so much. It is asked seldom, and Request.Bytes says how much was taken.
 	Room func(bytes int64) bool
+	// Runner is what the runner wants to find again with an Append.
+	Runner any
 }
 
 // Output is what a step wants done. The runner empties it between steps.
@@ -70,6 +74,10 @@ type Output struct {
 	Loads    []Load            // read from the DB, then hand to Loaded
 	Scans    []*Request        // ready for a DB cursor, which must be opened before the next step
 	Done     []*Request        // finished
+	// Returned are requests of which nothing was evaluated, because another
+	// replica leads the shard: see Lead.
+	Returned []*Request
+	Changed  []*Shard // its leader, term, ownership or configuration may have changed
 }
 
 // Append is log data to make durable. When it is (for Sync: on disk; otherwise
@@ -80,6 +88,7 @@ type Append struct {
 	Entries   []*raftpb.Entry
 	HardState *raftpb.HardState
 	Sync      bool
+	Own       bool // made while this replica led the shard
 	Responses []*raftpb.Message
 }
 
@@ -108,15 +117,18 @@ type Shard struct {
 	now   Now
 	clock clock
 
-	leader bool
-	term   uint64 // current Raft term
+	leader  bool
+	lead    uint64 // the leader's Raft id, as far as this replica knows; 0 is none
+	term    uint64 // current Raft term
+	changed bool   // for Output.Changed
+	conf    *raftpb.ConfState
+	alone   bool // this replica is the only voter: nobody else can lead
 	// firstOwn is the index of this leader's first entry of its term, 0
 	// before that is in the log. Nothing is evaluated until it is applied
 	// (rule 1).
 	firstOwn    uint64
 	lastIndex   uint64 // of the log, counting what is not durable yet
 	commit      uint64
-	voters      int
 	transferee  uint64 // nonzero: handing ownership over, nothing is evaluated
 	nextVersion uint64 // the lowest version that this owner has not given; 0 until it evaluates
 	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
@@ -162,11 +174,13 @@ type Stats struct {
 }
 
 // New makes a replica from its log and table, which agree (design.md section
-// 5, "Restart order").
+// 5, "Restart order"). One that begins with neither takes part once it has a
+// snapshot: its log ends at entry 0 and everybody else's begins after entry 1,
+// so that no append fits it.
 func New(cfg Config) (*Shard, error) {
 	applied := cfg.Table.Applied()
 	conf := &raftpb.ConfState{}
-	if err := unmarshalConf(applied.ConfState, conf); err != nil {
+	if err := proto.Unmarshal(applied.ConfState, conf); err != nil {
 		return nil, fmt.Errorf("shard %d: its Raft configuration cannot be read: %w", cfg.ID, err)
 	}
 	cfg.Log.SetConfState(conf)
@@ -174,36 +188,41 @@ func New(cfg Config) (*Shard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shard %d: reading its log: %w", cfg.ID, err)
 	}
-	node, err := raft.NewRawNode(&raft.Config{
-		ID:                        cfg.RaftID,
-		ElectionTick:              cfg.ElectionTicks,
-		HeartbeatTick:             cfg.HeartbeatTicks,
-		Storage:                   cfg.Log,
-		Applied:                   applied.Index,
-		AsyncStorageWrites:        true,
-		MaxSizePerMsg:             1 << 20,
-		MaxCommittedSizePerReady:  uint64(cfg.MaxApplyBytes),
-		MaxUncommittedEntriesSize: math.MaxUint64, // rule 2: bounded before evaluating
-		MaxInflightMsgs:           256,
-		CheckQuorum:               true,
-		PreVote:                   true,
-		DisableProposalForwarding: true, // rule 1
-		StepDownOnRemoval:         true,
-		Logger:                    cfg.Logger,
-	})
+	node, err := newNode(&cfg, applied.Index)
 	if err != nil {
 		return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
 	}
 	s := &Shard{cfg: cfg, node: node, table: cfg.Table, lastIndex: last, commit: applied.Index,
-		voters: len(conf.GetVoters()), loads: map[store.Ref]*pendingLoad{}}
+		loads: map[store.Ref]*pendingLoad{}}
 	s.term = node.BasicStatus().GetTerm()
-	if s.voters == 1 && conf.GetVoters()[0] == cfg.RaftID {
+	if s.setConf(conf); s.alone {
 		// Nobody else can lead: do not wait for the election timeout.
 		if err := node.Campaign(); err != nil {
 			return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
 		}
 	}
 	return s, nil
+}
+
+func newNode(cfg *Config, applied uint64) (*raft.RawNode, error) {
+	return raft.NewRawNode(&raft.Config{
+		ID:                        cfg.RaftID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   cfg.Log,
+		Applied:                   applied,
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             1 << 20,
+		MaxCommittedSizePerReady:  uint64(cfg.MaxApplyBytes),
+		MaxUncommittedEntriesSize: math.MaxUint64, // rule 2: bounded before evaluating
+		MaxInflightMsgs:           64,
+		MaxInflightBytes:          4 << 20,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		DisableProposalForwarding: true, // rule 1
+		StepDownOnRemoval:         true,
+		Logger:                    cfg.Logger,
+	})
 }
 
 // ID is the shard's id.
@@ -221,6 +240,16 @@ func (s *Shard) Owns() bool {
 	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn && s.transferee == 0
 }
 
+// Leader says whether this replica is the Raft leader, which it is before it
+// Owns the shard.
+func (s *Shard) Leader() bool { return s.leader }
+
+// Lead is the Raft id of the leader that this replica knows of, 0 is none.
+func (s *Shard) Lead() uint64 { return s.lead }
+
+// Runner is Config.Runner.
+func (s *Shard) Runner() any { return s.cfg.Runner }
+
 // Consistency is the cache's.
 func (s *Shard) Consistency() felix.Consistency { return s.cfg.Consistency }
 
@@ -230,7 +259,7 @@ func (s *Shard) Log() Log { return s.cfg.Log }
 // Compact drops the log up to index, which a durable checkpoint covers.
 func (s *Shard) Compact(index uint64) error { return s.cfg.Log.Compact(index) }
 
-// Submit queues a request. It is answered through Output.Done.
+// Submit queues a request. It comes back through Output.Done, Scans or Returned.
 func (s *Shard) Submit(r *Request) {
 	r.reset()
 	r.ShardID = s.cfg.ID
@@ -239,8 +268,8 @@ func (s *Shard) Submit(r *Request) {
 	s.queue = append(s.queue, r)
 }
 
-// Step hands in a message from another replica, or the response of an Append.
-// A message that Raft has no use for is dropped, as the network might.
+// Step hands in the response of an Append to this replica itself. A message that
+// Raft has no use for is dropped.
 func (s *Shard) Step(m *raftpb.Message) error {
 	err := s.node.Step(m)
 	if err == nil || errors.Is(err, raft.ErrProposalDropped) || errors.Is(err, raft.ErrStepPeerNotFound) {
@@ -249,8 +278,24 @@ func (s *Shard) Step(m *raftpb.Message) error {
 	return fmt.Errorf("shard %d: Raft message %v: %w", s.cfg.ID, m.GetType(), err)
 }
 
-// Tick moves Raft's logical clock.
-func (s *Shard) Tick() { s.node.Tick() }
+// StepPeer hands in a message from another replica. One that Raft has no use
+// for is dropped, as the network might: a peer can send nothing that is an error
+// here. That goes for proposals and reads, too: they are never forwarded (rule 1).
+func (s *Shard) StepPeer(m *raftpb.Message) {
+	switch m.GetType() {
+	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgSnap, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp,
+		raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgTimeoutNow:
+		// The errors are of messages that do not fit, which are dropped.
+		_ = s.node.Step(m)
+	}
+}
+
+// Tick moves Raft's logical clock, and says whether there is now something for
+// Advance to do.
+func (s *Shard) Tick() (busy bool) {
+	s.node.Tick()
+	return s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting) > 0
+}
 
 // Advance does all that can be done at this time, or as much of it as is enough
 // for one step: see Unfinished.
@@ -261,6 +306,7 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	if err := s.handleReady(out); err != nil {
 		return err
 	}
+	s.returnQueue(out)
 	for s.evaluate(out) {
 		if err := s.handleReady(out); err != nil {
 			return err
@@ -273,11 +319,32 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	s.release(out)
 	s.seen = s.submitted
 	s.table.TrimStep()
+	if s.changed {
+		s.changed = false
+		out.Changed = append(out.Changed, s)
+	}
 	return nil
 }
 
-// Close fails every request that is under way. The shard must not be used
-// afterwards.
+// returnQueue gives back what was not evaluated when somebody else leads: the
+// runner knows where to send it. What was evaluated in part is never given back,
+// or it might be applied twice: loseLeadership has failed it.
+func (s *Shard) returnQueue(out *Output) {
+	if s.leader || s.lead == raft.None {
+		return
+	}
+	s.queue = append(s.held, s.queue...)
+	s.held = nil
+	for _, r := range s.queue {
+		invariant.Check(r.next == 0, "shard %d: a request was evaluated by a replica that does not lead", s.cfg.ID)
+		out.Returned = append(out.Returned, r)
+	}
+	clear(s.queue)
+	s.queue = s.queue[:0]
+}
+
+// Close fails every request that is under way with err, or without one returns
+// those of which nothing was evaluated. The shard must not be used afterwards.
 func (s *Shard) Close(err *felix.Error, out *Output) {
 	s.loseLeadership(out)
 	for _, l := range s.loads {
@@ -293,7 +360,11 @@ func (s *Shard) Close(err *felix.Error, out *Output) {
 	s.held = nil
 	inOrder(s.queue)
 	for _, r := range s.queue {
-		s.fail(r, err, out)
+		if err == nil {
+			out.Returned = append(out.Returned, r)
+		} else {
+			s.fail(r, err, out)
+		}
 	}
 	s.queue = nil
 	s.table.Release()
