@@ -98,6 +98,8 @@ type cluster struct {
 	mono  time.Duration
 	calls map[*Request]*call
 	cfg   Config // of every replica, as far as it is the same
+
+	changed func(*replica) // told of Output.Changed; may be nil
 }
 
 // newCluster makes n voters; seed is for Raft's election timeouts.
@@ -201,6 +203,9 @@ func (r *replica) take() {
 		}
 	}
 	r.returned = append(r.returned, o.Returned...)
+	if len(o.Changed) > 0 && r.c.changed != nil {
+		r.c.changed(r)
+	}
 	r.loads = append(r.loads, o.Loads...)
 	for _, s := range o.Scans {
 		r.scan(s)
