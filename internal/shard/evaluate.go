@@ -80,6 +80,9 @@ func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
 	case Count:
 		r.dep = s.lastIndex
 		s.needFence(r)
+	case Barrier:
+		r.Index, r.dep = s.lastIndex, s.lastIndex
+		s.needFence(r)
 	case Clear:
 		r.next = 1
 		s.entry.clear = true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/cryptotest"
@@ -32,8 +33,11 @@ const (
 // memLog is what is durable of a replica's log.
 type memLog struct {
 	*raft.MemoryStorage
-	conf *raftpb.ConfState
+	conf   *raftpb.ConfState
+	source func() (*raftpb.Snapshot, error)
 }
+
+func (l *memLog) Snapshot() (*raftpb.Snapshot, error) { return l.source() }
 
 func (l *memLog) SetConfState(conf *raftpb.ConfState) { l.conf = conf }
 
@@ -68,14 +72,23 @@ type replica struct {
 
 	db        map[string]record.Cell // checkpoints
 	dbApplied record.Applied
+	wanted    bool              // a checkpoint, for a snapshot
+	staged    map[uint64]*state // snapshots that have come, by index
 
 	out      Output
 	appends  []Append // in order, not durable yet
 	loads    []Load
 	returned []*Request // until it leads, or knows no leader
 	hold     bool       // run makes nothing durable
+	slow     bool       // run installs no snapshot
 	stuck    bool       // run answers no loads
 	skew     int64
+}
+
+// state is what a DB holds of the shard, as a snapshot carries it.
+type state struct {
+	db      map[string]record.Cell
+	applied record.Applied
 }
 
 // call is a request of a client.
@@ -100,6 +113,11 @@ type cluster struct {
 	cfg   Config // of every replica, as far as it is the same
 
 	changed func(*replica) // told of Output.Changed; may be nil
+	// snapshots are those that were sent; their Data is the position here.
+	snapshots []*state
+	// power says whether the power is cut after this step of an install; nil
+	// is never.
+	power func(r *replica, step int) bool
 }
 
 // newCluster makes n voters; seed is for Raft's election timeouts.
@@ -117,16 +135,49 @@ func newCluster(t *testing.T, n int, consistency felix.Consistency, seed uint64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, id := range conf.GetVoters() {
-		r := &replica{c: c, id: id, log: &memLog{MemoryStorage: raft.NewMemoryStorage()}, db: map[string]record.Cell{},
-			budget: &store.Budget{MaxBytes: 1 << 30}, dbApplied: record.Applied{Index: 1, Term: 1, ConfState: encoded}}
-		c.must(r.log.ApplySnapshot(&raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-			Index: new(uint64(1)), Term: new(uint64(1)), ConfState: conf}}))
-		c.must(r.log.SetHardState(&raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(0)), Commit: new(uint64(1))}))
-		c.nodes = append(c.nodes, r)
+	for range conf.GetVoters() {
+		r := c.add()
+		r.dbApplied = record.Applied{Index: 1, Term: 1, ConfState: encoded}
+		r.begin(r.dbApplied)
 		r.start()
 	}
 	return c
+}
+
+// add makes a replica that has nothing, and is not started.
+func (c *cluster) add() *replica {
+	r := &replica{c: c, id: uint64(len(c.nodes)) + 1, log: &memLog{MemoryStorage: raft.NewMemoryStorage()},
+		db: map[string]record.Cell{}, staged: map[uint64]*state{}, budget: &store.Budget{MaxBytes: 1 << 30}}
+	r.log.source = r.snapshot
+	c.nodes = append(c.nodes, r)
+	return r
+}
+
+// begin makes the log begin after a state.
+func (r *replica) begin(a record.Applied) {
+	hard, _, err := r.log.InitialState()
+	r.c.must(err)
+	hard = &raftpb.HardState{Term: new(max(a.Term, hard.GetTerm())), Vote: new(hard.GetVote()), Commit: new(a.Index)}
+	r.c.must(r.log.ApplySnapshot(&raftpb.Snapshot{Metadata: metadata(a)}))
+	r.c.must(r.log.SetHardState(hard))
+}
+
+func metadata(a record.Applied) *raftpb.SnapshotMetadata {
+	conf := &raftpb.ConfState{}
+	if err := proto.Unmarshal(a.ConfState, conf); err != nil {
+		panic(err)
+	}
+	return &raftpb.SnapshotMetadata{Index: new(a.Index), Term: new(a.Term), ConfState: conf}
+}
+
+// snapshot is what Raft asks a leader for: the last checkpoint, unless the
+// configuration has changed since.
+func (r *replica) snapshot() (*raftpb.Snapshot, error) {
+	if !bytes.Equal(r.dbApplied.ConfState, r.table.Applied().ConfState) {
+		r.wanted = true
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
+	}
+	return &raftpb.Snapshot{Metadata: metadata(r.dbApplied)}, nil
 }
 
 func (c *cluster) must(err error) {
@@ -141,7 +192,10 @@ func (r *replica) start() {
 	cfg := r.c.cfg
 	hard, _, err := r.log.InitialState()
 	r.c.must(err)
-	if hard.GetCommit() < r.dbApplied.Index { // design.md section 5, "Restart order"
+	// Design.md section 5, "Restart order".
+	if term, err := r.log.Term(r.dbApplied.Index); err != nil || term != r.dbApplied.Term {
+		r.begin(r.dbApplied)
+	} else if hard.GetCommit() < r.dbApplied.Index {
 		hard.Commit = new(r.dbApplied.Index)
 		r.c.must(r.log.SetHardState(hard))
 	}
@@ -154,7 +208,8 @@ func (r *replica) start() {
 // crash loses what is not durable, and what clients wait for.
 func (r *replica) crash() {
 	r.table.Release()
-	r.Shard, r.appends, r.loads, r.returned = nil, nil, nil, nil
+	r.Shard, r.appends, r.loads, r.returned, r.wanted = nil, nil, nil, nil, false
+	clear(r.staged)
 	for _, k := range r.c.calls {
 		k.lost = k.lost || k.on == r && !k.done
 	}
@@ -172,6 +227,10 @@ func (r *replica) advance() {
 	r.resubmit()
 	r.c.must(r.Advance(r.now(), &r.out))
 	r.take()
+	if r.wanted {
+		r.wanted = false
+		r.checkpoint()
+	}
 }
 
 // resubmit is what a runner without peers does with requests that it was
@@ -195,6 +254,10 @@ func (r *replica) take() {
 	o := &r.out
 	r.appends = append(r.appends, o.Appends...)
 	for _, m := range o.Messages {
+		if m.GetType() == raftpb.MsgSnap { // the newest checkpoint, which may be newer than Raft knows
+			m.Snapshot = &raftpb.Snapshot{Metadata: metadata(r.dbApplied), Data: []byte(fmt.Sprint(len(r.c.snapshots)))}
+			r.c.snapshots = append(r.c.snapshots, &state{maps.Clone(r.db), r.dbApplied})
+		}
 		r.c.send(m)
 	}
 	for _, q := range o.Returned {
@@ -239,19 +302,42 @@ func (r *replica) scan(s *Request) {
 
 // send puts a message into the network, as bytes: nothing is shared.
 func (c *cluster) send(m *raftpb.Message) {
-	if !c.cut[m.GetFrom()] && !c.cut[m.GetTo()] {
-		c.net = append(c.net, proto.Clone(m).(*raftpb.Message))
+	if c.cut[m.GetFrom()] || c.cut[m.GetTo()] {
+		c.sent(m, false)
+		return
+	}
+	c.net = append(c.net, proto.Clone(m).(*raftpb.Message))
+}
+
+// lose loses the message at i.
+func (c *cluster) lose(i int) {
+	m := c.net[i]
+	c.net = slices.Delete(c.net, i, i+1)
+	c.sent(m, false)
+}
+
+// sent tells the sender of a snapshot what became of it.
+func (c *cluster) sent(m *raftpb.Message, ok bool) {
+	if from := c.nodes[m.GetFrom()-1]; m.GetType() == raftpb.MsgSnap && from.Shard != nil {
+		from.SnapshotSent(m.GetTo(), ok)
 	}
 }
 
 // deliver hands over the message at i and lets its receiver work.
 func (c *cluster) deliver(i int) {
 	m := c.net[i]
-	c.net = slices.Delete(c.net, i, i+1)
 	to := c.nodes[m.GetTo()-1]
 	if to.Shard == nil || c.cut[m.GetFrom()] || c.cut[m.GetTo()] {
+		c.lose(i)
 		return
 	}
+	c.net = slices.Delete(c.net, i, i+1)
+	if m.GetType() == raftpb.MsgSnap {
+		i, err := strconv.Atoi(string(m.GetSnapshot().GetData()))
+		c.must(err)
+		to.staged[m.GetSnapshot().GetMetadata().GetIndex()] = c.snapshots[i]
+	}
+	c.sent(m, true)
 	to.StepPeer(m)
 	to.advance()
 }
@@ -260,6 +346,10 @@ func (c *cluster) deliver(i int) {
 func (r *replica) sync() {
 	a := r.appends[0]
 	r.appends = r.appends[1:]
+	if a.Snapshot != nil && !r.install(&a) {
+		r.crash()
+		return
+	}
 	if len(a.Entries) > 0 {
 		entries := make([]*raftpb.Entry, len(a.Entries))
 		for i, e := range a.Entries {
@@ -278,6 +368,31 @@ func (r *replica) sync() {
 		}
 	}
 	r.advance()
+}
+
+// install makes a snapshot durable, in the steps of a runner, until the power
+// is cut.
+func (r *replica) install(a *Append) bool {
+	cut := func(step int) bool { return r.c.power != nil && r.c.power(r, step) }
+	hard, _, err := r.log.InitialState()
+	r.c.must(err)
+	if a.HardState != nil {
+		r.c.must(r.log.SetHardState(&raftpb.HardState{Term: a.HardState.Term, Vote: a.HardState.Vote, Commit: new(hard.GetCommit())}))
+	}
+	if cut(1) {
+		return false
+	}
+	s := r.staged[a.Snapshot.GetIndex()]
+	r.db, r.dbApplied = maps.Clone(s.db), s.applied
+	if cut(2) {
+		return false
+	}
+	r.begin(s.applied)
+	if cut(3) {
+		return false
+	}
+	r.c.must(r.Installed(s.applied))
+	return true
 }
 
 // load answers the oldest load.
@@ -306,7 +421,7 @@ func (c *cluster) runOne() bool {
 		}
 	}
 	for _, r := range c.nodes {
-		if !r.hold && len(r.appends) > 0 {
+		if !r.hold && len(r.appends) > 0 && (r.appends[0].Snapshot == nil || !r.slow) {
 			r.sync()
 			return true
 		}

@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/store"
 )
@@ -19,7 +18,9 @@ import (
 func (s *Shard) handleReady(out *Output) error {
 	for {
 		for s.node.HasReady() {
-			s.take(s.node.Ready(), out)
+			if err := s.take(s.node.Ready(), out); err != nil {
+				return err
+			}
 		}
 		if !s.mayApply() {
 			return nil
@@ -32,9 +33,14 @@ func (s *Shard) handleReady(out *Output) error {
 	}
 }
 
-func (s *Shard) take(rd raft.Ready, out *Output) {
+func (s *Shard) take(rd raft.Ready, out *Output) error {
 	// The order is rule 3: role and term before the commit index.
 	s.handleRole(&rd, out)
+	if !raft.IsEmptySnap(rd.Snapshot) {
+		if err := s.beginInstall(rd.Snapshot.GetMetadata()); err != nil {
+			return err
+		}
+	}
 	s.handleEntries(&rd)
 	if commit := rd.HardState.GetCommit(); commit > s.commit {
 		s.commit = commit
@@ -50,6 +56,7 @@ func (s *Shard) take(rd raft.Ready, out *Output) {
 			out.Messages = append(out.Messages, m)
 		}
 	}
+	return nil
 }
 
 func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
@@ -66,7 +73,7 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 	}
 	if leads && !s.leader {
 		s.leader = true
-		s.firstOwn, s.nextVersion = 0, 0
+		s.firstOwn, s.nextVersion, s.confIndex = 0, 0, 0
 		s.transferee = 0
 	}
 	s.changed = s.changed || term != s.term || lead != s.lead
@@ -121,7 +128,9 @@ func (s *Shard) append(m *raftpb.Message, sync bool) Append {
 	if m.Term != nil {
 		a.HardState = &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}
 	}
-	invariant.Check(m.GetSnapshot().GetMetadata().GetIndex() == 0, "shard %d: a snapshot arrived on a single broker", s.cfg.ID)
+	if !raft.IsEmptySnap(m.GetSnapshot()) {
+		a.Snapshot, a.Sync = m.GetSnapshot().GetMetadata(), true
+	}
 	return a
 }
 
@@ -209,6 +218,11 @@ func (s *Shard) applyConfChange(e *raftpb.Entry) error {
 		return err
 	}
 	s.setConf(conf)
+	if s.fencePending {
+		// Whoever was asked may have no say any more, or there is nobody left
+		// to ask: begin again.
+		s.fencePending, s.fenceWanted = false, true
+	}
 	s.cfg.Log.SetConfState(conf)
 	s.table.SkipTo(e.GetIndex(), e.GetTerm())
 	s.table.SetConfState(encoded)

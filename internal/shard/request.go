@@ -26,6 +26,12 @@ const (
 	Count
 	// Clear deletes every record.
 	Clear
+	// Barrier sets Index so that whatever was acknowledged before the Barrier
+	// was submitted is in the log up to there.
+	Barrier
+	// LocalScan is Scan of what this replica has applied, whoever leads, up to
+	// Index. It is never Returned, and knows no expiry.
+	LocalScan
 )
 
 // Request is a piece of work for one shard. Between Submit and Done it belongs
@@ -40,7 +46,7 @@ type Request struct {
 
 	Scan felix.ScanRequest // Scan: what to list; Limit bounds the overlay
 
-	// Err is the failure of a Scan, Count or Clear (operations have theirs in
+	// Err is the failure of all kinds but Ops and Sweep (which have theirs in
 	// their replies).
 	Err       *felix.Error
 	Overlay   []store.OverlayItem // Scan
@@ -48,6 +54,7 @@ type Request struct {
 	DiskVoid  bool                // Scan: nothing that the DB holds counts
 	NowMillis int64               // Scan: shard time
 	Counts    record.Counts       // Count
+	Index     uint64              // Barrier, LocalScan
 	// ShardID and what follows is for the runner: the shard only sets the first.
 	// Scanned is what it made of the Overlay and the DB.
 	ShardID uint64
@@ -73,7 +80,7 @@ type Request struct {
 }
 
 func (r *Request) reset() {
-	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts = nil, nil, false, 0, record.Counts{}
+	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts, r.Index = nil, nil, false, 0, record.Counts{}, 0
 	r.next, r.loading, r.first, r.dep, r.strict, r.fence, r.room = 0, 0, 0, 0, 0, 0, 0
 }
 
@@ -135,7 +142,9 @@ func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 func (s *Shard) expire(out *Output) {
 	s.queue = s.expireIn(s.queue, s.late, out)
 	s.held = s.expireIn(s.held, s.late, out)
-	s.waiting = s.expireIn(s.waiting, func(*Request) *felix.Error { return errUnconfirmed }, out)
+	unconfirmed := func(*Request) *felix.Error { return errUnconfirmed }
+	s.waiting = s.expireIn(s.waiting, unconfirmed, out)
+	s.local = s.expireIn(s.local, unconfirmed, out)
 }
 
 // late is why a request was not evaluated in time. What an owner has not
@@ -176,7 +185,7 @@ func (s *Shard) release(out *Output) {
 		switch {
 		case !ready:
 			kept = append(kept, r)
-		case r.Kind == Ops || r.Kind == Sweep || r.Kind == Clear:
+		case r.Kind == Ops || r.Kind == Sweep || r.Kind == Clear || r.Kind == Barrier:
 			out.Done = append(out.Done, r)
 		case applied < r.dep:
 			kept = append(kept, r) // committed by others, not on our disk yet
@@ -297,7 +306,7 @@ func inOrder(list []*Request) {
 func (s *Shard) wake(l *pendingLoad) {
 	for _, r := range l.waiters {
 		if r.loading--; r.loading == 0 {
-			s.queue = append(s.queue, r)
+			s.enqueue(r)
 		}
 	}
 }

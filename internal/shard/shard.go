@@ -10,6 +10,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -87,6 +88,9 @@ type Append struct {
 	Shard     *Shard
 	Entries   []*raftpb.Entry
 	HardState *raftpb.HardState
+	// Snapshot, if it is not nil, is of a state that takes the place of this
+	// replica's, and of its log: see Installed.
+	Snapshot  *raftpb.SnapshotMetadata
 	Sync      bool
 	Own       bool // made while this replica led the shard
 	Responses []*raftpb.Message
@@ -123,6 +127,9 @@ type Shard struct {
 	changed bool   // for Output.Changed
 	conf    *raftpb.ConfState
 	alone   bool // this replica is the only voter: nobody else can lead
+	// confIndex is the last entry with a change that this leader proposed.
+	confIndex  uint64
+	installing uint64 // the last index of the snapshot under way; 0 is none
 	// firstOwn is the index of this leader's first entry of its term, 0
 	// before that is in the log. Nothing is evaluated until it is applied
 	// (rule 1).
@@ -138,6 +145,7 @@ type Shard struct {
 	queue     []*Request // not evaluated, in order
 	held      []*Request // not evaluated and older than queue; see Hold
 	waiting   []*Request // evaluated, not answered
+	local     []*Request // local scans that wait
 	loads     map[store.Ref]*pendingLoad
 	proposals []proposal // in index order: evaluated, not applied
 	inflight  int64      // bytes of proposals
@@ -265,7 +273,15 @@ func (s *Shard) Submit(r *Request) {
 	r.ShardID = s.cfg.ID
 	s.submitted++
 	r.number = s.submitted
-	s.queue = append(s.queue, r)
+	s.enqueue(r)
+}
+
+func (s *Shard) enqueue(r *Request) {
+	if r.Kind == LocalScan {
+		s.local = append(s.local, r)
+	} else {
+		s.queue = append(s.queue, r)
+	}
 }
 
 // Step hands in the response of an Append to this replica itself. A message that
@@ -294,7 +310,7 @@ func (s *Shard) StepPeer(m *raftpb.Message) {
 // Advance to do.
 func (s *Shard) Tick() (busy bool) {
 	s.node.Tick()
-	return s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting) > 0
+	return s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
 }
 
 // Advance does all that can be done at this time, or as much of it as is enough
@@ -316,6 +332,7 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	if err := s.handleReady(out); err != nil {
 		return err
 	}
+	s.lookLocal(out)
 	s.release(out)
 	s.seen = s.submitted
 	s.table.TrimStep()
@@ -351,7 +368,7 @@ func (s *Shard) Close(err *felix.Error, out *Output) {
 		for _, r := range l.waiters {
 			if r.loading > 0 {
 				r.loading = 0
-				s.queue = append(s.queue, r)
+				s.enqueue(r)
 			}
 		}
 	}
@@ -367,5 +384,9 @@ func (s *Shard) Close(err *felix.Error, out *Output) {
 		}
 	}
 	s.queue = nil
+	for _, r := range s.local {
+		s.fail(r, cmp.Or(err, errNoOwner), out)
+	}
+	s.local = nil
 	s.table.Release()
 }
