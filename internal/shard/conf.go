@@ -66,6 +66,34 @@ func (s *Shard) Campaign() error {
 	return nil
 }
 
+// SetEligible says whether this replica may be the owner. One that may not, as
+// its broker's clock is not to be trusted, does not campaign, and evaluates
+// nothing that it has not begun, but it votes for others.
+func (s *Shard) SetEligible(eligible bool) {
+	if s.eligible != eligible {
+		s.eligible, s.changed = eligible, true
+		s.lease.until = 0
+	}
+}
+
+// SetCampaigns says whether this replica tries to become the leader where it is
+// not, which it should not when its broker is about to stop.
+func (s *Shard) SetCampaigns(campaigns bool) { s.campaigns = campaigns }
+
+// maySend drops what asks for votes that this replica should not have. It is
+// then a candidate that hears nothing, and votes for others; were its clock
+// stopped instead, it would for ever take the last leader for alive.
+func (s *Shard) maySend(m *raftpb.Message) bool {
+	if t := m.GetType(); t != raftpb.MsgVote && t != raftpb.MsgPreVote {
+		return true
+	}
+	return s.eligible && s.campaigns && (s.silent == 0 || transfers(m))
+}
+
+// transfers says whether a request for a vote is of a replica that the leader
+// told to take over: the leader relies on no promise any more.
+func transfers(m *raftpb.Message) bool { return string(m.GetContext()) == "CampaignTransfer" }
+
 // Unreachable says that messages to a replica were lost.
 func (s *Shard) Unreachable(raftID uint64) { s.node.ReportUnreachable(raftID) }
 

@@ -32,7 +32,7 @@ const entryOverheadBytes = 32
 // says whether there was one.
 func (s *Shard) evaluate(out *Output) (proposed bool) {
 	s.setAside()
-	if len(s.queue) == 0 || !s.Owns() {
+	if len(s.queue) == 0 || !s.mayEvaluate() {
 		return false
 	}
 	if n := len(s.proposals); n > 0 && s.proposals[n-1].clear {
@@ -245,16 +245,6 @@ func (s *Shard) Now() int64 {
 		}
 	}
 	return s.entry.now
-}
-
-// needFence makes a request wait for a round of confirmed leadership that
-// begins from now on (rule 4). A sole voter needs none, and on a leader cache
-// reads are the owner's word.
-func (s *Shard) needFence(r *Request) {
-	if !s.alone && s.cfg.Consistency == felix.Quorum {
-		r.fence = s.fenceSeq + 1
-		s.fenceWanted = true
-	}
 }
 
 // propose hands the entry to Raft, if it holds anything.

@@ -113,6 +113,7 @@ type cluster struct {
 	cfg   Config // of every replica, as far as it is the same
 
 	changed func(*replica) // told of Output.Changed; may be nil
+	pause   func(*replica) // called between Advance and Confirm; may be nil
 	// snapshots are those that were sent; their Data is the position here.
 	snapshots []*state
 	// power says whether the power is cut after this step of an install; nil
@@ -226,6 +227,12 @@ func (r *replica) advance() {
 	}
 	r.resubmit()
 	r.c.must(r.Advance(r.now(), &r.out))
+	if r.Leased() {
+		if r.c.pause != nil {
+			r.c.pause(r)
+		}
+		r.Confirm(r.now(), &r.out)
+	}
 	r.take()
 	if r.wanted {
 		r.wanted = false

@@ -11,20 +11,39 @@ package shard
 // room for it first.
 func (s *Shard) Hold(writes, replay bool) { s.holdWrites, s.holdReplay = writes, replay }
 
-// setAside takes the requests that must wait for Hold's end out of the queue,
-// or puts them back. One that was begun is finished: its answer would otherwise
-// be outcome_unknown.
+// aside says which requests may not be begun.
+type aside uint8
+
+const (
+	asideNone   aside = iota
+	asideWrites       // Hold
+	asideAll          // the replica hands over, or should not lead
+)
+
+// setAside takes the requests that must not be begun now out of the queue, or
+// puts them back. One that was begun is finished: its answer would otherwise be
+// outcome_unknown.
 func (s *Shard) setAside() {
-	if !s.holdWrites {
+	which := asideNone
+	switch {
+	case !s.eligible || s.handover.to != 0:
+		which = asideAll
+	case s.holdWrites:
+		which = asideWrites
+	}
+	if which != s.aside {
+		s.aside = which
 		if len(s.held) > 0 {
 			s.queue = append(s.held, s.queue...)
 			s.held = nil
 		}
+	}
+	if which == asideNone {
 		return
 	}
 	kept := s.queue[:0]
 	for _, r := range s.queue {
-		if r.next == 0 && r.mayWrite() {
+		if r.next == 0 && (which == asideAll || r.mayWrite()) {
 			s.held = append(s.held, r)
 		} else {
 			kept = append(kept, r)
@@ -49,10 +68,14 @@ func (r *Request) mayWrite() bool {
 }
 
 // mayApply says whether there is something to apply, in this step.
-func (s *Shard) mayApply() bool { return s.applyLeft > 0 && s.Unfinished() }
+func (s *Shard) mayApply() bool { return s.applyLeft > 0 && s.toApply() }
 
-// Unfinished says that Advance has left something to apply because it was
-// enough for one step: it is to be called again, soon.
+func (s *Shard) toApply() bool {
+	return len(s.unapplied) > 0 && (!s.holdReplay || s.leader && s.mayEvaluate())
+}
+
+// Unfinished says that there is something to do for Advance at once: it has left
+// something to apply because it was enough for one step, or a fence to begin.
 func (s *Shard) Unfinished() bool {
-	return len(s.unapplied) > 0 && (!s.holdReplay || s.Owns())
+	return s.toApply() || s.leader && s.fenceWanted && !s.fencePending
 }

@@ -53,7 +53,9 @@ func (s *Shard) take(rd raft.Ready, out *Output) error {
 		case raft.LocalApplyThread:
 			s.unapplied = append(s.unapplied, m)
 		default:
-			out.Messages = append(out.Messages, m)
+			if s.maySend(m) {
+				out.Messages = append(out.Messages, m)
+			}
 		}
 	}
 	return nil
@@ -74,7 +76,6 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 	if leads && !s.leader {
 		s.leader = true
 		s.firstOwn, s.nextVersion, s.confIndex = 0, 0, 0
-		s.transferee = 0
 	}
 	s.changed = s.changed || term != s.term || lead != s.lead
 	s.term, s.lead = term, lead
@@ -96,8 +97,8 @@ func (s *Shard) loseLeadership(out *Output) {
 	s.entry = entry{}
 	s.discard()
 	s.proposals, s.inflight = nil, 0
-	s.firstOwn = 0
 	s.fencePending, s.fenceWanted = false, false
+	s.handover, s.lease, s.leased = handover{}, lease{}, false
 	kept := s.queue[:0]
 	for _, r := range s.queue {
 		if r.next > 0 { // evaluated in part
@@ -218,6 +219,7 @@ func (s *Shard) applyConfChange(e *raftpb.Entry) error {
 		return err
 	}
 	s.setConf(conf)
+	s.lease.until = 0 // others count now
 	if s.fencePending {
 		// Whoever was asked may have no say any more, or there is nobody left
 		// to ask: begin again.
@@ -235,12 +237,14 @@ func (s *Shard) setConf(conf *raftpb.ConfState) {
 	s.alone = len(conf.GetVotersOutgoing()) == 0 && len(conf.GetVoters()) == 1 && conf.GetVoters()[0] == s.cfg.RaftID
 }
 
-// startFence begins a round if reads wait for one and none is under way. The
-// context is unique: an answer to an earlier round must not pass for this one.
+// startFence begins a round if reads wait for one, or a lease, and none is under
+// way. The context is unique: an answer to an earlier round must not pass for
+// this one.
 func (s *Shard) startFence() {
-	if !s.fenceWanted || s.fencePending || !s.leader {
+	if s.fencePending || !s.leader || !s.fenceWanted && !s.renew() {
 		return
 	}
+	s.fenceBegan = s.now.Mono // nothing of it has been sent
 	s.fenceSeq++
 	s.fencePending, s.fenceWanted = true, false
 	context := binary.BigEndian.AppendUint64(nil, s.term)
@@ -254,6 +258,7 @@ func (s *Shard) handleReadStates(states []raft.ReadState) {
 		}
 		if seq := binary.BigEndian.Uint64(state.RequestCtx[8:]); seq == s.fenceSeq {
 			s.fenceDone, s.fencePending = seq, false
+			s.renewed()
 		}
 	}
 }

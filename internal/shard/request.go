@@ -76,11 +76,13 @@ type Request struct {
 	// ceiling that the evaluation relied on.
 	strict uint64
 	fence  uint64 // the reply waits for this fence round; 0 is none
+	leased bool   // the reply waits for Confirm
 	room   int64  // in Bytes for more values
 }
 
 func (r *Request) reset() {
 	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts, r.Index = nil, nil, false, 0, record.Counts{}, 0
+	r.leased = false
 	r.next, r.loading, r.first, r.dep, r.strict, r.fence, r.room = 0, 0, 0, 0, 0, 0, 0
 }
 
@@ -181,7 +183,7 @@ func (s *Shard) release(out *Output) {
 	kept := s.waiting[:0]
 	applied := s.table.Applied().Index
 	for _, r := range s.waiting {
-		ready := r.strict <= s.commit && r.fence <= s.fenceDone && (r.dep <= s.commit || early && r.Kind == Ops)
+		ready := !r.leased && r.strict <= s.commit && r.fence <= s.fenceDone && (r.dep <= s.commit || early && r.Kind == Ops)
 		switch {
 		case !ready:
 			kept = append(kept, r)

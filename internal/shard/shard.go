@@ -64,6 +64,15 @@ type Config struct {
 	// Room asks for memory for what a request has read, and says whether there
 	// is so much. It is asked seldom, and Request.Bytes says how much was taken.
 	Room func(bytes int64) bool
+	// Reads is how reads of a quorum cache are confirmed. LeaseFor is how long a
+	// leader can rely on what a majority has heard of it: less than the shortest
+	// time that ElectionTicks of a follower may take, on the slowest clock.
+	Reads    ReadMode
+	LeaseFor time.Duration
+	// SilentTicks is for how long the replica neither votes nor campaigns, since
+	// it may have heard of a leader just before it was started: as many as the
+	// others' ElectionTicks, 0 for a shard that has just been made.
+	SilentTicks int
 	// Runner is what the runner wants to find again with an Append.
 	Runner any
 }
@@ -129,6 +138,10 @@ type Shard struct {
 	alone   bool // this replica is the only voter: nobody else can lead
 	// confIndex is the last entry with a change that this leader proposed.
 	confIndex  uint64
+	eligible   bool // see SetEligible
+	campaigns  bool // see SetCampaigns
+	silent     int  // ticks until the replica may vote
+	handover   handover
 	installing uint64 // the last index of the snapshot under way; 0 is none
 	// firstOwn is the index of this leader's first entry of its term, 0
 	// before that is in the log. Nothing is evaluated until it is applied
@@ -136,7 +149,6 @@ type Shard struct {
 	firstOwn    uint64
 	lastIndex   uint64 // of the log, counting what is not durable yet
 	commit      uint64
-	transferee  uint64 // nonzero: handing ownership over, nothing is evaluated
 	nextVersion uint64 // the lowest version that this owner has not given; 0 until it evaluates
 	ceilingFrom uint64 // index of the entry that last raised the clock's ceiling
 
@@ -155,7 +167,8 @@ type Shard struct {
 	hashes    []uint64        // scratch of findAll
 	touches   [][]store.Touch // to use again
 
-	holdWrites, holdReplay bool // see Hold
+	holdWrites, holdReplay bool  // see Hold
+	aside                  aside // which requests held has
 	// unapplied are Raft's orders to apply committed entries, in order;
 	// applyLeft is how many bytes of them this step may still apply.
 	unapplied []*raftpb.Message
@@ -165,6 +178,9 @@ type Shard struct {
 	fenceDone    uint64 // of the last round confirmed
 	fencePending bool
 	fenceWanted  bool
+	fenceBegan   time.Duration // when the last round was begun, on Now.Mono
+	lease        lease
+	leased       bool // some of waiting rest on it
 
 	stats Stats
 }
@@ -201,7 +217,7 @@ func New(cfg Config) (*Shard, error) {
 		return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
 	}
 	s := &Shard{cfg: cfg, node: node, table: cfg.Table, lastIndex: last, commit: applied.Index,
-		loads: map[store.Ref]*pendingLoad{}}
+		loads: map[store.Ref]*pendingLoad{}, eligible: true, campaigns: true, silent: cfg.SilentTicks}
 	s.term = node.BasicStatus().GetTerm()
 	if s.setConf(conf); s.alone {
 		// Nobody else can lead: do not wait for the election timeout.
@@ -244,8 +260,12 @@ func (s *Shard) Table() *store.Table { return s.table }
 func (s *Shard) Stats() Stats { return s.stats }
 
 // Owns says whether this replica is the owner and evaluates operations.
-func (s *Shard) Owns() bool {
-	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn && s.transferee == 0
+func (s *Shard) Owns() bool { return s.mayEvaluate() && s.eligible && s.handover.to == 0 }
+
+// mayEvaluate is rule 1: the state is not the newest before the leader's own
+// first entry is applied.
+func (s *Shard) mayEvaluate() bool {
+	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn
 }
 
 // Leader says whether this replica is the Raft leader, which it is before it
@@ -299,18 +319,37 @@ func (s *Shard) Step(m *raftpb.Message) error {
 // here. That goes for proposals and reads, too: they are never forwarded (rule 1).
 func (s *Shard) StepPeer(m *raftpb.Message) {
 	switch m.GetType() {
-	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgSnap, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp,
-		raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp, raftpb.MsgTimeoutNow:
-		// The errors are of messages that do not fit, which are dropped.
-		_ = s.node.Step(m)
+	case raftpb.MsgApp, raftpb.MsgSnap, raftpb.MsgHeartbeat:
+	case raftpb.MsgAppResp, raftpb.MsgHeartbeatResp, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp:
+		if !s.asks() {
+			return
+		}
+	case raftpb.MsgVote, raftpb.MsgPreVote:
+		if s.silent > 0 && !transfers(m) {
+			return
+		}
+	case raftpb.MsgTimeoutNow:
+		if !s.eligible || !s.campaigns {
+			return
+		}
+	default:
+		return
 	}
+	_ = s.node.Step(m) // the errors are of messages that do not fit
 }
+
+// asks says whether this replica may have asked for a response. Raft looks at the
+// term of any, and one that comes late, of a higher term, would make a follower
+// forget its leader, and break the promise to it on which a lease rests.
+func (s *Shard) asks() bool { return s.leader || s.node.BasicStatus().RaftState != raft.StateFollower }
 
 // Tick moves Raft's logical clock, and says whether there is now something for
 // Advance to do.
 func (s *Shard) Tick() (busy bool) {
 	s.node.Tick()
-	return s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
+	s.silent = max(0, s.silent-1)
+	s.handover.ticks = max(0, s.handover.ticks-1)
+	return s.handover.to != 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
 }
 
 // Advance does all that can be done at this time, or as much of it as is enough
@@ -334,6 +373,11 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	}
 	s.lookLocal(out)
 	s.release(out)
+	if s.stepHandover() {
+		if err := s.handleReady(out); err != nil {
+			return err
+		}
+	}
 	s.seen = s.submitted
 	s.table.TrimStep()
 	if s.changed {
