@@ -72,16 +72,15 @@ func TestRule8WhatWaitsIsReturned(t *testing.T) {
 			t.Fatalf("the transfer begins while %s", what)
 		}
 	}
-	read.waits("its fence is not answered")
 	asked("a read waits for its fence, and a request for a load")
+	a.load() // of a
+	c.run()
+	half.want("evaluated in part before", 1, 2, 0)
+	read.waits("its fence is not answered")
+	asked("a read waits for its fence")
 	c.block = nil
 	c.run()
 	read.want("a read", 0, 0, 0)
-	asked("a request that was evaluated in part waits for a load")
-	a.load() // of a
-	half.waits("its second part is on no majority")
-	c.run()
-	half.want("evaluated in part before", 1, 2, 0)
 	c.tick(1)
 	if !b.Owns() || len(a.returned) != 2 {
 		t.Fatalf("the other owns %v; %d requests come back", b.Owns(), len(a.returned))
@@ -272,10 +271,12 @@ func TestSilentAfterRestart(t *testing.T) {
 	if !d.leader && !b.leader {
 		t.Fatal("it is silent for ever")
 	}
-	restart(b)
-	restart(d)
-	c.tick(testElectionTicks - 1)
-	if len(c.net) > 0 || b.leader || d.leader {
+	b.crash()
+	d.SetCampaigns(false)
+	c.tick(3 * testElectionTicks) // it leads no more, and has promised nothing
+	b.start()
+	c.must(b.Campaign())
+	if c.run(); b.leader {
 		t.Fatal("a replica campaigns just after its start")
 	}
 	a.start()
@@ -293,6 +294,7 @@ func TestSilentAfterRestart(t *testing.T) {
 		}
 	}
 	c.tick(1)
+	c.block = func(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgVoteResp && m.GetFrom() == owner.id }
 	owner.HandOver(to.id)
 	if c.tick(1); !to.Owns() {
 		t.Error("silent replicas do not take over, or vote, when their leader says so")

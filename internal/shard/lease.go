@@ -37,7 +37,7 @@ func (l *lease) bar() { l.until, l.barred = 0, true }
 
 // leases says whether this owner answers reads by its lease.
 func (s *Shard) leases() bool {
-	return s.cfg.Reads == Leases && !s.lease.barred && !s.alone && s.cfg.Consistency == felix.Quorum && s.Owns()
+	return s.cfg.Reads == Leases && !s.lease.barred && s.Owns()
 }
 
 // needFence makes a request wait for a round of confirmed leadership that

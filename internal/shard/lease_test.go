@@ -227,7 +227,7 @@ func TestLeaseAFollowerKeepsItsPromise(t *testing.T) {
 	}
 }
 
-// Broken: leases without the consistency or alone (lease.go).
+// Broken: the first condition of needFence (lease.go).
 func TestLeaseOnlyWhereItIsNeeded(t *testing.T) {
 	for _, test := range []struct {
 		n           int
