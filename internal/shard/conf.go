@@ -72,7 +72,6 @@ func (s *Shard) Campaign() error {
 func (s *Shard) SetEligible(eligible bool) {
 	if s.eligible != eligible {
 		s.eligible, s.changed = eligible, true
-		s.lease.until = 0
 	}
 }
 

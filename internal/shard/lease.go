@@ -35,10 +35,8 @@ const leaseIdle = time.Second
 
 func (l *lease) bar() { l.until, l.barred = 0, true }
 
-// leases says whether this owner answers reads by its lease.
-func (s *Shard) leases() bool {
-	return s.cfg.Reads == Leases && !s.lease.barred && s.Owns()
-}
+// leases says whether this leader answers reads by its lease.
+func (s *Shard) leases() bool { return s.cfg.Reads == Leases && !s.lease.barred }
 
 // needFence makes a request wait for a round of confirmed leadership that
 // begins from now on (rule 4), or for Confirm if there is a lease. A sole voter

@@ -103,11 +103,10 @@ func TestLeaseAReadWaitsForWhatItSaw(t *testing.T) {
 	read.want("on a majority", 0, 1, 0)
 }
 
-// Broken: the line in HandOver's course, SetEligible, SetReads, applyConfChange
-// or loseLeadership that ends the lease; `barred` in leases.
+// Broken: the line in SetReads, applyConfChange or loseLeadership that ends the
+// lease.
 func TestLeaseIsGivenUp(t *testing.T) {
 	for name, test := range map[string]func(*cluster, *replica){
-		"ineligible": func(_ *cluster, a *replica) { a.SetEligible(false); a.SetEligible(true) },
 		"fences":     func(_ *cluster, a *replica) { a.SetReads(Fences) },
 		"turned off": func(_ *cluster, a *replica) { a.SetReads(Fences); a.SetReads(Leases) },
 		"membership": func(c *cluster, a *replica) { c.must(a.ChangeConf(learner(4))); c.run() },
