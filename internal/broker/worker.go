@@ -215,6 +215,9 @@ func (w *worker) advance() {
 			w.b.opts.Fatal(fmt.Errorf("shard %d stopped: %w", r.id, err))
 			return
 		}
+		if r.shard.Leased() {
+			r.shard.Confirm(w.b.now(), &w.out)
+		}
 		r.owns.Store(r.shard.Owns())
 		r.operation.Store(r.shard.Stats().Operations)
 		w.openCursors()
