@@ -3,16 +3,19 @@ package shard
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/confchange"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
 )
 
 // ChangeConf proposes a change of the shard's replicas. That it is made is seen
-// in Output.Changed and Status, or it never is, as when leadership is lost. A
-// joint configuration is left without being told to.
+// in Output.Changed and Status, or it never is, as when leadership is lost. What
+// takes votes away, or is more than one change, goes by a joint configuration,
+// which owners leave by themselves.
 func (s *Shard) ChangeConf(change *raftpb.ConfChangeV2) error {
 	switch {
 	case !s.Owns():
@@ -20,16 +23,62 @@ func (s *Shard) ChangeConf(change *raftpb.ConfChangeV2) error {
 	case s.confIndex > s.table.Applied().Index:
 		return fmt.Errorf("shard %d: another change of its replicas is under way", s.cfg.ID)
 	}
+	change = proto.Clone(change).(*raftpb.ConfChangeV2)
+	change.Transition = nil
+	if len(change.GetChanges()) > 1 || s.takesVotes(change) {
+		change.Transition = raftpb.ConfChangeTransitionJointExplicit.Enum()
+	}
 	// Raft would stop every replica when it applies one that makes no sense, and
 	// ignores one in a joint configuration.
 	if err := checkChange(s.conf, change); err != nil {
 		return fmt.Errorf("shard %d: %w", s.cfg.ID, err)
 	}
+	return s.proposeConf(change)
+}
+
+func (s *Shard) proposeConf(change *raftpb.ConfChangeV2) error {
 	if err := s.node.ProposeConfChange(change); err != nil {
 		return fmt.Errorf("shard %d: %w", s.cfg.ID, err)
 	}
 	s.confIndex = s.lastIndex + 1
 	return nil
+}
+
+func (s *Shard) takesVotes(change *raftpb.ConfChangeV2) bool {
+	return slices.ContainsFunc(change.GetChanges(), func(c *raftpb.ConfChangeSingle) bool {
+		return c.GetType() != raftpb.ConfChangeAddNode && slices.Contains(s.conf.GetVoters(), c.GetNodeId())
+	})
+}
+
+// stepConf leaves a joint configuration, and says whether Raft has something to
+// say about it. An owner that has no vote afterwards must not do it: it would
+// step down, perhaps before anybody has heard that it is done, and with entries
+// that the others lack; and they, who need its vote as long as they have not
+// heard, would never get it. It hands over to one that has a vote.
+func (s *Shard) stepConf() bool {
+	if len(s.conf.GetVotersOutgoing()) == 0 || !s.mayEvaluate() || s.handover.to != 0 || s.confIndex > s.table.Applied().Index {
+		return false
+	}
+	if slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) {
+		return s.proposeConf(&raftpb.ConfChangeV2{}) == nil
+	}
+	if to := s.successor(); to != 0 && s.retryTicks == 0 {
+		// Should it not want to, the shard goes on for a while.
+		s.retryTicks = 5 * s.cfg.ElectionTicks
+		s.HandOver(to)
+	}
+	return false
+}
+
+// successor is the other voter that has most of the log, or 0.
+func (s *Shard) successor() (to uint64) {
+	best := uint64(0)
+	s.node.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
+		if id != s.cfg.RaftID && p.RecentActive && p.Match > best && slices.Contains(s.conf.GetVoters(), id) {
+			to, best = id, p.Match
+		}
+	})
+	return to
 }
 
 // checkChange says why Raft could not apply a change to conf.

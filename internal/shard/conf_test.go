@@ -127,29 +127,57 @@ func TestConfChangeJoint(t *testing.T) {
 	c.sameState()
 }
 
-// Broken: StepDownOnRemoval in newNode (shard.go).
+// Broken: stepConf without its look at the incoming voters, or without the
+// transition in ChangeConf (conf.go).
 func TestConfChangeOwnerRemoved(t *testing.T) {
 	c, a := led(t, 3, felix.Quorum)
-	c.must(a.ChangeConf(change(-1)))
 	k := a.ops(add("k", 1))
+	c.must(a.ChangeConf(change(-1)))
+	later := a.ops(add("k", 1))
 	c.run()
-	if a.Leader() || a.Owns() || !k.done {
-		t.Fatalf("the removed owner: leads %v, owns %v; answered %v", a.Leader(), a.Owns(), k.done)
+	c.tick(2)
+	k.want("in flight", 0, 1, 0)
+	if a.Leader() || a.Owns() {
+		t.Fatalf("the removed owner: leads %v, owns %v", a.Leader(), a.Owns())
 	}
-	if err := k.reply(0).Err; err != nil && !err.MayBeApplied() {
-		t.Errorf("a write in flight: %v", err)
-	}
-	c.tick(3 * testElectionTicks)
 	c.wantConf([]uint64{2, 3}, nil)
-	for _, r := range c.nodes[1:] {
-		if r.Owns() {
-			k := r.ops(get("k"))
-			c.run()
-			k.want("at the new owner", 0, 1, 0)
-			return
-		}
+	owner := c.nodes[1]
+	if !owner.Owns() {
+		owner = c.nodes[2]
 	}
-	t.Error("nobody owns the shard")
+	if !later.done { // it came back
+		a.returned = nil
+		owner.Submit(later.Request)
+		c.run()
+	}
+	later.want("after it", 0, 2, 0)
+}
+
+// Broken: as above. The owner that has no vote afterwards has entries that
+// nobody else has, and nobody hears that the joint configuration is left.
+func TestConfChangeLeavingNeedsNobodyWhoIsGone(t *testing.T) {
+	c, a := led(t, 2, felix.Quorum)
+	b := c.nodes[1]
+	c.must(a.ChangeConf(change(-1)))
+	applied := func() bool { return len(a.conf.GetVotersOutgoing()) > 0 || len(a.conf.GetVoters()) < 2 }
+	for range 1000 {
+		if applied() {
+			break
+		}
+		c.runOne()
+	}
+	for range 50 { // messages of a go astray from now on, but answers to it do not
+		a.ops(add("k", 1))
+		c.block = func(m *raftpb.Message) bool { return m.GetFrom() == a.id && m.GetCommit() > b.commit }
+		c.run()
+	}
+	c.block, c.net = nil, nil
+	c.tick(6 * testElectionTicks)
+	c.tick(6 * testElectionTicks)
+	if !b.Owns() {
+		t.Fatalf("nobody owns the shard: %+v, %+v", a.Status(), b.Status())
+	}
+	c.wantConf([]uint64{2}, nil)
 }
 
 // Broken: `if s.fencePending` in applyConfChange (ready.go).

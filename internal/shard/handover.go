@@ -45,8 +45,7 @@ func (s *Shard) stepHandover() bool {
 // the owner: replies that wait, requests that were evaluated in part. A change of the configuration is finished, too: the next
 // owner could not be elected before it has made it.
 func (s *Shard) underWay() bool {
-	if len(s.waiting)+len(s.queue) > 0 || s.confIndex > s.table.Applied().Index ||
-		len(s.conf.GetVotersOutgoing()) > 0 {
+	if len(s.waiting)+len(s.queue) > 0 || s.confIndex > s.table.Applied().Index {
 		return true
 	}
 	for _, l := range s.loads {

@@ -114,6 +114,9 @@ type cluster struct {
 
 	changed func(*replica) // told of Output.Changed; may be nil
 	pause   func(*replica) // called between Advance and Confirm; may be nil
+	// forward sends a request that came back on, or says that it cannot; may be
+	// nil.
+	forward func(*replica, *Request) bool
 	// snapshots are those that were sent; their Data is the position here.
 	snapshots []*state
 	// power says whether the power is cut after this step of an install; nil
@@ -250,7 +253,7 @@ func (r *replica) resubmit() {
 		case r.leader || r.lead == raft.None:
 			r.Submit(q)
 		default:
-			return false
+			return r.c.forward != nil && r.c.forward(r, q)
 		}
 		return true
 	})

@@ -23,6 +23,8 @@ type storm struct {
 	rng     *rand.Rand
 	step    int64
 	clears  bool
+	members bool // replicas come and go
+	leases  bool
 	open    []*pending
 	history []porcupine.Operation
 	used    map[string]int // adds by key
@@ -84,10 +86,70 @@ func newStorm(t *testing.T, n int, consistency felix.Consistency, seed uint64) *
 	if s.rng.IntN(2) == 0 {
 		s.cfg.MaxApplyBytes = 1 // an entry a step
 	}
+	s.members = s.rng.IntN(2) == 0
+	if s.leases = s.rng.IntN(2) == 0; s.leases {
+		// No replica ticks more often than every stormTick.
+		s.cfg.Reads, s.cfg.LeaseFor, s.cfg.SilentTicks = Leases, (testElectionTicks-1)*stormTick, testElectionTicks
+		s.pause = func(*replica) {
+			s.stats["leased"]++
+			if s.rng.IntN(4) == 0 {
+				s.mono += time.Duration(s.rng.Int64N(int64(s.cfg.LeaseFor)))
+			}
+		}
+	}
+	s.power = func(*replica, int) bool { return s.rng.IntN(8) == 0 }
+	s.forward = s.sendOn
 	for _, r := range s.nodes {
 		r.start()
 	}
 	return s
+}
+
+// stormTick is how much time goes by between two ticks of any replicas.
+const stormTick = 15 * time.Millisecond
+
+// maxReplicas is how many there are at most, ever.
+const maxReplicas = 9
+
+// sendOn sends a request that came back to the leader that its replica knows of.
+func (s *storm) sendOn(r *replica, q *Request) bool {
+	to := s.nodes[r.lead-1]
+	if to.Shard == nil || s.cut[to.id] || s.cut[r.id] || s.rng.IntN(2) == 0 {
+		return false
+	}
+	if k := s.calls[q]; k != nil {
+		k.on = to
+	}
+	to.Submit(q)
+	s.stats["sent on"]++
+	return true
+}
+
+// reconfigure changes the replicas: any change that leaves a voter.
+func (s *storm) reconfigure(owner *replica) {
+	conf := owner.Status().Conf
+	voters, learners := conf.GetVoters(), conf.GetLearners()
+	var cc *raftpb.ConfChangeV2
+	switch n := s.rng.IntN(4); {
+	case n == 0 && len(s.nodes) < maxReplicas:
+		r := s.add()
+		r.budget.MaxBytes = []int64{0, 1000, 1 << 30}[s.rng.IntN(3)]
+		r.start()
+		cc = learner(r.id)
+	case n < 3 && len(learners) > 0:
+		cc = change(int(learners[s.rng.IntN(len(learners))]))
+		if len(voters) > 1 && s.rng.IntN(2) == 0 { // in its place
+			cc.Changes = append(cc.Changes, change(-int(voters[s.rng.IntN(len(voters))])).GetChanges()...)
+		}
+	case len(voters) > 2:
+		cc = change(-int(voters[s.rng.IntN(len(voters))]))
+	default:
+		return
+	}
+	if owner.ChangeConf(cc) == nil {
+		s.stats["change"]++
+	}
+	owner.advance()
 }
 
 // request sends what a client wants next to some replica.
@@ -223,7 +285,7 @@ func (s *storm) checkpointed(r *replica) {
 	if a.Counts != n {
 		s.t.Fatalf("replica %d counts %+v, has %d", r.id, a.Counts, len(r.db))
 	}
-	state += fmt.Sprintf("term %d, ceiling %d, version %d", a.Term, a.Ceiling, a.Version)
+	state += fmt.Sprintf("term %d, ceiling %d, version %d, configuration %x", a.Term, a.Ceiling, a.Version, a.ConfState)
 	if other, ok := s.states[a.Index]; ok && other != state {
 		s.t.Fatalf("at index %d replica %d has\n%s\nanother\n%s", a.Index, r.id, state, other)
 	}
@@ -240,7 +302,7 @@ func (s *storm) act() {
 		for range min(len(s.net), 1+s.rng.IntN(3)) {
 			i := s.rng.IntN(min(len(s.net), 4)) // reordered, a little
 			if s.rng.IntN(40) == 0 {
-				s.net = slices.Delete(s.net, i, i+1)
+				s.lose(i)
 			} else {
 				if s.rng.IntN(40) == 0 {
 					s.send(s.net[i]) // twice
@@ -261,7 +323,7 @@ func (s *storm) act() {
 			s.request(s.rng.IntN(6))
 		}
 	case n < 978:
-		s.mono += 15 * time.Millisecond
+		s.mono += stormTick
 		if up {
 			r.Tick()
 			r.advance()
@@ -269,6 +331,9 @@ func (s *storm) act() {
 	case n < 990:
 		if up {
 			s.checkpointed(r)
+			if first, err := r.log.FirstIndex(); err == nil && r.dbApplied.Index >= first && s.rng.IntN(2) == 0 {
+				s.cluster.must(r.log.Compact(r.dbApplied.Index))
+			}
 		}
 	default:
 		s.fail(r, up)
@@ -276,9 +341,9 @@ func (s *storm) act() {
 	s.collect()
 }
 
-// fail breaks something, or mends it.
+// fail breaks something, or mends it, or changes who does what.
 func (s *storm) fail(r *replica, up bool) {
-	switch n := s.rng.IntN(16); {
+	switch n := s.rng.IntN(20); {
 	case n < 2 && up:
 		r.crash()
 		s.stats["crash"]++
@@ -291,44 +356,59 @@ func (s *storm) fail(r *replica, up bool) {
 		clear(s.cut)
 	case n == 11:
 		r.skew += s.rng.Int64N(3000) - 1500
-	case n == 12 && up && !r.leader && r.term > 1: // as of a transfer that took long
+	case n == 12 && up && !r.leader && r.lead != 0 && !s.leases: // as of a transfer that took long
 		for _, old := range s.nodes {
 			if old.Shard != nil && old.leader {
 				s.cut[old.id] = true // it does not hear of it
 			}
 		}
-		from := 1 + r.id%uint64(len(s.nodes))
-		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(from), To: new(r.id), Term: new(r.term)}))
+		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(r.lead), To: new(r.id), Term: new(r.term)}))
 		r.advance()
 		s.stats["coup"]++
-	case n == 14 && up:
+	case n < 15 && up && r.leader:
+		r.HandOver(1 + s.rng.Uint64N(uint64(len(s.nodes))))
+		r.advance()
+		s.stats["handover"]++
+	case n == 15 && up:
 		r.Hold(s.rng.IntN(2) == 0, s.rng.IntN(2) == 0)
 		s.stats["hold"]++
-	case n == 13 && up && r.leader:
-		to := 1 + s.rng.Uint64N(uint64(len(s.nodes)))
-		s.cluster.must(r.Step(&raftpb.Message{Type: raftpb.MsgTransferLeader.Enum(), From: new(to), To: new(r.id)}))
-		r.advance()
-		s.stats["transfer"]++
+	case n == 16 && up:
+		r.SetEligible(s.rng.IntN(2) == 0)
+		r.SetCampaigns(s.rng.IntN(2) == 0)
+	case s.members:
+		for _, owner := range s.nodes {
+			if owner.Shard != nil && owner.Owns() {
+				s.reconfigure(owner)
+				return
+			}
+		}
 	}
 }
 
 // heal mends everything and waits for an owner.
 func (s *storm) heal() *replica {
 	clear(s.cut)
+	s.power, s.pause = nil, nil
 	for _, r := range s.nodes {
 		if r.Shard == nil {
 			r.start()
 		}
 		r.Hold(false, false)
+		r.SetEligible(true)
+		r.SetCampaigns(true)
 	}
 	for range 200 {
 		s.tick(1)
 		s.step++
 		s.collect()
+		var owner *replica
 		for _, r := range s.nodes {
-			if r.Owns() && len(s.open) == 0 {
-				return r
+			if r.Owns() && len(s.open) == 0 && (owner == nil || r.term > owner.term) {
+				owner = r
 			}
+		}
+		if owner != nil && len(owner.conf.GetVotersOutgoing()) == 0 {
+			return owner
 		}
 	}
 	s.t.Fatalf("no owner comes about, or no answers to %d requests", len(s.open))
@@ -357,11 +437,13 @@ func (s *storm) judge(exact bool) {
 	s.tick(3)
 	for _, r := range s.nodes {
 		s.checkpointed(r)
-		if r.dbApplied.Index != owner.dbApplied.Index && r.id > owner.id {
-			s.t.Errorf("replica %d has applied %d, the owner %d", r.id, r.dbApplied.Index, owner.dbApplied.Index)
+		conf := owner.Status().Conf
+		in := slices.Contains(conf.GetVoters(), r.id) || slices.Contains(conf.GetLearners(), r.id)
+		if in && r.dbApplied.Index != owner.table.Applied().Index {
+			s.t.Errorf("replica %d has applied %d, the owner %d", r.id, r.dbApplied.Index, owner.table.Applied().Index)
 		}
 		r.table.Release()
-		if r.Shard.inflight != 0 || len(r.waiting) != 0 || len(r.Shard.loads) != 0 || len(r.queue)+len(r.held)+len(r.unapplied) != 0 {
+		if r.Shard.inflight != 0 || len(r.waiting) != 0 || len(r.returned) != 0 || len(r.Shard.loads) != 0 || len(r.queue)+len(r.held)+len(r.unapplied) != 0 {
 			s.t.Errorf("replica %d is not at rest: %d bytes, %d waiting", r.id, r.inflight, len(r.waiting))
 		}
 	}
@@ -389,18 +471,21 @@ func runStorm(t *testing.T, n int, consistency felix.Consistency, clears bool, s
 	t.Logf("seed %d", seed)
 	s := newStorm(t, n, consistency, seed)
 	s.clears = clears
+	power, pause := s.power, s.pause
 	s.heal()
+	s.power, s.pause = power, pause
 	for range steps {
 		s.act()
 	}
 	s.judge(consistency == felix.Quorum && !clears)
-	t.Logf("%v, %d states, term %d", s.stats, len(s.states), s.nodes[0].term)
-	if s.stats["ok"] < 10 {
+	t.Logf("leases %v, members %v: %v, %d states, %d replicas, %d snapshots, term %d", s.leases, s.members, s.stats,
+		len(s.states), len(s.nodes), len(s.snapshots), s.nodes[0].term)
+	if s.stats["ok"] == 0 {
 		t.Errorf("only %d operations went well", s.stats["ok"])
 	}
 }
 
-// TestStorm is rules 1 to 7 together.
+// TestStorm is all rules together.
 func TestStorm(t *testing.T) {
 	for i := range 8 {
 		seed := rand.Uint64()

@@ -138,6 +138,7 @@ type Shard struct {
 	alone   bool // this replica is the only voter: nobody else can lead
 	// confIndex is the last entry with a change that this leader proposed.
 	confIndex  uint64
+	retryTicks int  // see stepConf
 	eligible   bool // see SetEligible
 	campaigns  bool // see SetCampaigns
 	silent     int  // ticks until the replica may vote
@@ -349,7 +350,8 @@ func (s *Shard) Tick() (busy bool) {
 	s.node.Tick()
 	s.silent = max(0, s.silent-1)
 	s.handover.ticks = max(0, s.handover.ticks-1)
-	return s.handover.to != 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
+	s.retryTicks = max(0, s.retryTicks-1)
+	return s.handover.to != 0 || s.leader && len(s.conf.GetVotersOutgoing()) > 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
 }
 
 // Advance does all that can be done at this time, or as much of it as is enough
@@ -373,7 +375,8 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	}
 	s.lookLocal(out)
 	s.release(out)
-	if s.stepHandover() {
+	left := s.stepConf()
+	if s.stepHandover() || left {
 		if err := s.handleReady(out); err != nil {
 			return err
 		}
