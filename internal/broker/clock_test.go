@@ -141,6 +141,9 @@ func TestClockEligible(t *testing.T) {
 			t.Errorf("%v: eligible %v, %s", test.peers, ok, why)
 		}
 	}
+	if d := distance(math.MaxInt64, math.MinInt64); d < testBound {
+		t.Errorf("the farthest that there is: %v", d)
+	}
 	c := newClockTest(t, map[uint64]int64{2: year, 3: 0})
 	c.wantOff("at first", 0)
 	c.mono += time.Second
