@@ -70,9 +70,7 @@ func (r *Request) mayWrite() bool {
 // mayApply says whether there is something to apply, in this step.
 func (s *Shard) mayApply() bool { return s.applyLeft > 0 && s.toApply() }
 
-func (s *Shard) toApply() bool {
-	return len(s.unapplied) > 0 && (!s.holdReplay || s.leader && s.mayEvaluate())
-}
+func (s *Shard) toApply() bool { return len(s.unapplied) > 0 && (!s.holdReplay || s.mayEvaluate()) }
 
 // Unfinished says that there is something to do for Advance at once: it has left
 // something to apply because it was enough for one step, or a fence to begin.

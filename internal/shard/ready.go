@@ -97,6 +97,7 @@ func (s *Shard) loseLeadership(out *Output) {
 	s.entry = entry{}
 	s.discard()
 	s.proposals, s.inflight = nil, 0
+	s.firstOwn = 0
 	s.fencePending, s.fenceWanted = false, false
 	s.handover, s.lease, s.leased = handover{}, lease{}, false
 	kept := s.queue[:0]
