@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,9 +65,10 @@ func (refuser) Panicf(f string, v ...any) { panic(fmt.Sprintf(f, v...)) }
 
 // replica is one replica with its disk.
 type replica struct {
-	c  *cluster
-	id uint64
-	*Shard
+	c      *cluster
+	id     uint64
+	*Shard        // nil while it is down
+	paused *Shard // instead, while its process does not run
 	log    *memLog
 	budget *store.Budget
 
@@ -328,8 +330,9 @@ func (c *cluster) lose(i int) {
 
 // sent tells the sender of a snapshot what became of it.
 func (c *cluster) sent(m *raftpb.Message, ok bool) {
-	if from := c.nodes[m.GetFrom()-1]; m.GetType() == raftpb.MsgSnap && from.Shard != nil {
-		from.SnapshotSent(m.GetTo(), ok)
+	from := c.nodes[m.GetFrom()-1]
+	if s := cmp.Or(from.Shard, from.paused); m.GetType() == raftpb.MsgSnap && s != nil {
+		s.SnapshotSent(m.GetTo(), ok)
 	}
 }
 
