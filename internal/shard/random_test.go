@@ -25,6 +25,7 @@ type storm struct {
 	clears  bool
 	members bool // replicas come and go
 	leases  bool
+	woken   *replica // its process was paused, and it has heard nothing yet
 	open    []*pending
 	history []porcupine.Operation
 	used    map[string]int // adds by key
@@ -117,7 +118,7 @@ func (s *storm) sleep(r *replica) {
 	for range s.rng.IntN(1500) {
 		s.act()
 	}
-	r.Shard, r.paused = r.paused, nil
+	r.Shard, r.paused, s.woken = r.paused, nil, r
 }
 
 // sendOn sends a request that came back to the leader that its replica knows of.
@@ -194,10 +195,24 @@ func (s *storm) request(client int) {
 	if s.clears && s.rng.IntN(10) == 0 {
 		q = &Request{Kind: Clear}
 	}
+	s.submit(r, q, client)
+}
+
+func (s *storm) submit(r *replica, q *Request, client int) {
 	q.Deadline = s.mono + time.Duration(1+s.rng.IntN(4000))*time.Millisecond
-	p := &pending{call: r.submit(q), client: client, began: s.step, told: s.told}
-	s.open = append(s.open, p)
+	s.open = append(s.open, &pending{call: r.submit(q), client: client, began: s.step, told: s.told})
 	r.advance()
+}
+
+// readAll asks a replica that has just woken up for everything.
+func (s *storm) readAll() {
+	r := s.woken
+	if s.woken = nil; r == nil || r.Shard == nil {
+		return
+	}
+	for i, base := range slices.Sorted(maps.Keys(s.used)) {
+		s.submit(r, opsRequest(get(fmt.Sprintf("%s/%d", base, s.used[base]/50))), 10+i)
+	}
 }
 
 // collect takes the answers that have come.
@@ -350,6 +365,7 @@ func (s *storm) act() {
 	default:
 		s.fail(r, up)
 	}
+	s.readAll()
 	s.collect()
 }
 
