@@ -15,9 +15,11 @@ const (
 	AppliedClass Class = 'a'
 	// CounterClass is followed by the counter's key.
 	CounterClass Class = 'c'
-	// InstallingClass marks a shard whose snapshot is not whole yet; the key
-	// ends here.
+	// InstallingClass marks a shard whose snapshot is not whole; the key ends
+	// here. Nothing writes it any more: a snapshot is installed in one step.
 	InstallingClass Class = 'i'
+	// ReplicaClass is the shard's one Replica record; the key ends here.
+	ReplicaClass Class = 'r'
 	// ValueClass is followed by the value's key.
 	ValueClass Class = 'v'
 	// ExpiryClass is the expiry index: expiry time (8 bytes, big endian),
@@ -155,6 +157,36 @@ func ReadApplied(b []byte) (Applied, error) {
 	}
 	a.ConfState = append([]byte(nil), d.rest...)
 	return a, nil
+}
+
+// Replica says which replica of a shard a broker has. It is on disk before the
+// replica's Raft node exists, so that a broker opens what it has without asking
+// anybody; one with a Replica and no Applied record has no state yet and waits
+// for a snapshot.
+type Replica struct {
+	RaftID      uint64 // never 0
+	Consistency byte   // the cache's: 0 is quorum, 1 is leader
+}
+
+// maxConsistency is the highest Consistency that this build knows.
+const maxConsistency = 1
+
+// AppendReplica is the stored form.
+func AppendReplica(b []byte, r Replica) []byte {
+	b = append(b, shardFormat)
+	b = binary.AppendUvarint(b, r.RaftID)
+	return append(b, r.Consistency)
+}
+
+// ReadReplica reads the stored form.
+func ReadReplica(b []byte) (Replica, error) {
+	d := decoder{rest: b}
+	format := d.byte()
+	r := Replica{RaftID: d.uvarint(), Consistency: d.byte()}
+	if d.bad || format != shardFormat || len(d.rest) != 0 || r.RaftID == 0 || r.Consistency > maxConsistency {
+		return Replica{}, fmt.Errorf("%w: replica record of %d bytes, format %d", ErrCorrupt, len(b), format)
+	}
+	return r, nil
 }
 
 // decoder reads primitives; after a failure bad is set and all reads are zero.

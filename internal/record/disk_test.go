@@ -117,6 +117,32 @@ func TestAppliedRoundTrip(t *testing.T) {
 	}
 }
 
+func replicas() []Replica {
+	return []Replica{{RaftID: 1}, {RaftID: 300, Consistency: byte(felix.Leader)}, {RaftID: math.MaxUint64}}
+}
+
+func TestReplicaRoundTrip(t *testing.T) {
+	for _, want := range replicas() {
+		b := AppendReplica(nil, want)
+		if got, err := ReadReplica(b); err != nil || got != want {
+			t.Errorf("got %+v, error %v, want %+v", got, err, want)
+		}
+		for n := range b {
+			_, err := ReadReplica(b[:n:n])
+			corrupt(t, "a cut replica record", err)
+		}
+		_, err := ReadReplica(append(b, 0))
+		corrupt(t, "a replica record with a byte too many", err)
+		b[0]++
+		_, err = ReadReplica(b)
+		corrupt(t, "a replica record of another format", err)
+	}
+	for name, r := range map[string]Replica{"raft id 0": {}, "an unknown consistency": {RaftID: 1, Consistency: 2}} {
+		_, err := ReadReplica(AppendReplica(nil, r))
+		corrupt(t, name, err)
+	}
+}
+
 // TestNegativeTimes: a time is never below 0, so one that is means damage.
 func TestNegativeTimes(t *testing.T) {
 	counter, value := Cell{CounterExpiry: -1}, Cell{ValueExpiry: math.MinInt64}
@@ -168,6 +194,7 @@ func TestKeyOrder(t *testing.T) {
 			AppendStateKey(nil, shard, CounterClass, []byte("b")),
 			AppendStateKey(nil, shard, CounterClass, []byte("\xff\xff")),
 			AppendStateKey(nil, shard, InstallingClass, nil),
+			AppendStateKey(nil, shard, ReplicaClass, nil),
 			AppendStateKey(nil, shard, ValueClass, []byte("\x00")),
 			AppendStateKey(nil, shard, ValueClass, []byte("\xff\xff")),
 			AppendExpiryKey(nil, shard, 1, CounterClass, []byte("z")),
@@ -285,6 +312,22 @@ func FuzzReadApplied(f *testing.F) {
 		}
 		if again, err := ReadApplied(AppendApplied(nil, a)); err != nil || !reflect.DeepEqual(a, again) || a.Ceiling < 0 {
 			t.Errorf("%+v became %+v, error %v", a, again, err)
+		}
+	})
+}
+
+func FuzzReadReplica(f *testing.F) {
+	for _, r := range replicas() {
+		f.Add(AppendReplica(nil, r))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := ReadReplica(b)
+		if err != nil {
+			corrupt(t, "a replica record", err)
+			return
+		}
+		if again, err := ReadReplica(AppendReplica(nil, r)); err != nil || again != r || r.RaftID == 0 {
+			t.Errorf("%+v became %+v, error %v", r, again, err)
 		}
 	})
 }
