@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -17,8 +18,11 @@ type Checkpoint struct {
 	// Applied is the log prefix that the state is the result of once Records
 	// are written.
 	Applied record.Applied
-	// Clear deletes everything that the shard had on disk first.
+	// Clear deletes everything that the shard had on disk first, except for
+	// its Replica record.
 	Clear bool
+	// Replica is written if it is not nil: the shard is new.
+	Replica *record.Replica
 	// Records are the changed keys, each once, in any order.
 	Records []CheckpointRecord
 }
@@ -80,7 +84,7 @@ func (db *DB) change(parts []Checkpoint, checkpoint bool) error {
 		if i > 0 && parts[order[i-1]].Shard == parts[p].Shard {
 			return db.fail("checkpoint", fmt.Errorf("shard %d is given twice", parts[p].Shard))
 		}
-		if err := w.part(&parts[p], checkpoint, db.sweeps.staleOf(parts[p].Shard)); err != nil {
+		if err := db.writePart(w, parts[p], checkpoint); err != nil {
 			return db.fail("checkpoint", errors.Join(err, w.abandon()))
 		}
 	}
@@ -92,6 +96,44 @@ func (db *DB) change(parts []Checkpoint, checkpoint bool) error {
 		db.stats.add(parts, w, db.now().Sub(start))
 	} else {
 		db.stats.addStale(w.stale)
+	}
+	return nil
+}
+
+// writePart writes one part; writing is held.
+func (db *DB) writePart(w *sstWriter, p Checkpoint, checkpoint bool) error {
+	if checkpoint && p.Clear && p.Replica == nil {
+		r, ok, err := db.Replica(p.Shard)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p.Replica = &r
+		}
+	}
+	return w.part(&p, checkpoint, db.sweeps.staleOf(p.Shard))
+}
+
+// SetReplicas notes which replicas this broker has of these shards, and leaves
+// everything else of them as it is. It is atomic, and durable when it returns;
+// an error is fatal for the DB.
+func (db *DB) SetReplicas(replicas map[uint64]record.Replica) error {
+	if len(replicas) == 0 {
+		return db.failure()
+	}
+	db.writing.Lock()
+	defer db.writing.Unlock()
+	if err := db.awaitLevel0(); err != nil {
+		return err
+	}
+	w := db.newSSTWriter()
+	for _, shard := range slices.Sorted(maps.Keys(replicas)) {
+		if err := w.replica(shard, replicas[shard]); err != nil {
+			return db.fail("noting replicas", errors.Join(err, w.abandon()))
+		}
+	}
+	if err := db.ingest(w); err != nil {
+		return db.fail("noting replicas", err)
 	}
 	return nil
 }

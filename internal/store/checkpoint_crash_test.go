@@ -101,6 +101,10 @@ func TestPowerLoss(t *testing.T) {
 				w.disk = next
 			case i%7 == 5:
 				w.sweep(t, h.db) // stale hints ride along in the next
+			case i%7 == 1:
+				w.disk = w.disk.clone()
+				replicas := w.setReplicas()
+				h.step(t, w.disk.clone(), func() error { return h.db.SetReplicas(replicas) })
 			default:
 				parts := w.parts()
 				next := w.disk.clone()

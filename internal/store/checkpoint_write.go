@@ -55,22 +55,23 @@ func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
 		return fmt.Errorf("shard %d: %w", p.Shard, err)
 	}
 	if p.Clear {
-		s.key = record.AppendShard(s.key[:0], p.Shard)
-		if err := s.room(); err != nil {
+		if err := s.clear(p.Shard); err != nil {
 			return err
 		}
-		s.clearFrom, s.clearEnd = bytes.Clone(s.key), shardEnd(p.Shard)
 		stale = nil
 	}
 	if checkpoint {
-		s.key = record.AppendStateKey(s.key[:0], p.Shard, record.AppliedClass, nil)
-		s.val = record.AppendApplied(s.val[:0], p.Applied)
-		if err := s.set(); err != nil {
+		if err := s.applied(p.Shard, p.Applied); err != nil {
 			return err
 		}
 	}
 	var hints []hint
 	for _, kind := range recordKinds {
+		if kind.class == record.ValueClass && p.Replica != nil { // its place in the order
+			if err := s.replica(p.Shard, *p.Replica); err != nil {
+				return err
+			}
+		}
 		if kinds&kind.has == 0 {
 			continue // a walk over all records costs a cache miss each
 		}
@@ -83,6 +84,31 @@ func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
 		return err
 	}
 	return s.endClear(s.clearEnd)
+}
+
+// clear opens a range deletion over the whole shard.
+func (s *sstWriter) clear(shard uint64) error {
+	s.key = record.AppendShard(s.key[:0], shard)
+	if err := s.room(); err != nil {
+		return err
+	}
+	s.clearFrom, s.clearEnd = bytes.Clone(s.key), shardEnd(shard)
+	return nil
+}
+
+func (s *sstWriter) applied(shard uint64, a record.Applied) error {
+	s.key = record.AppendStateKey(s.key[:0], shard, record.AppliedClass, nil)
+	s.val = record.AppendApplied(s.val[:0], a)
+	return s.set()
+}
+
+func (s *sstWriter) replica(shard uint64, r record.Replica) error {
+	if r.RaftID == 0 {
+		return fmt.Errorf("shard %d: a replica has no raft id", shard)
+	}
+	s.key = record.AppendStateKey(s.key[:0], shard, record.ReplicaClass, nil)
+	s.val = record.AppendReplica(s.val[:0], r)
+	return s.set()
 }
 
 // recordKind says how one kind of record is written.
@@ -201,8 +227,7 @@ func (s *sstWriter) room() error {
 			return err
 		}
 	}
-	s.db.fileSeq++
-	path := s.db.fs.PathJoin(s.db.dir, fmt.Sprintf("%s%06d%s", leftoverPrefix, s.db.fileSeq, leftoverSuffix))
+	path := s.db.fs.PathJoin(s.db.dir, fmt.Sprintf("%s%06d%s", leftoverPrefix, s.db.fileSeq.Add(1), leftoverSuffix))
 	f, err := s.db.fs.Create(path, diskWrites)
 	if err != nil {
 		return err

@@ -61,9 +61,9 @@ type Options struct {
 }
 
 // DB is the state of all shards of a broker, on disk. It changes only by
-// WriteCheckpoint, Drop and the removal of stale expiry hints, each of which
-// is atomic and durable when it returns. It has no write-ahead log: the Raft
-// log is that.
+// WriteCheckpoint, SetReplicas, Install.Commit, Drop and the removal of stale
+// expiry hints, each of which is atomic and durable when it returns. It has no
+// write-ahead log: the Raft log is that.
 //
 // All methods are safe for concurrent use, except that nothing may run during
 // or after Close.
@@ -85,7 +85,7 @@ type DB struct {
 	// writing serializes all changes of the disk. It is taken before sweeps.mu.
 	writing   sync.Mutex
 	fileBytes int64
-	fileSeq   uint64 // names the next checkpoint file; guarded by writing
+	fileSeq   atomic.Uint64 // names the next file to ingest
 
 	sweeps sweeps
 	stats  checkpointStats
@@ -242,6 +242,17 @@ func (db *DB) Applied(shard uint64) (a record.Applied, ok bool, err error) {
 		return err
 	})
 	return a, ok, err
+}
+
+// Replica tells which replica of the shard this broker has; ok is false where
+// it has none.
+func (db *DB) Replica(shard uint64) (r record.Replica, ok bool, err error) {
+	key := record.AppendStateKey(nil, shard, record.ReplicaClass, nil)
+	ok, err = db.read(key, func(b []byte) (err error) {
+		r, err = record.ReadReplica(b)
+		return err
+	})
+	return r, ok, err
 }
 
 // loadOptions make a lookup ask the filters of the lowest level too: most keys

@@ -22,26 +22,37 @@ import (
 type diskModel map[uint64]*modelShard
 
 type modelShard struct {
+	uninit  bool // there is no state, only a replica
 	applied record.Applied
 	cells   map[string]record.Cell
+	replica record.Replica // without a RaftID: there is none
 }
 
 func (m diskModel) clone() diskModel {
 	c := diskModel{}
 	for shard, s := range m {
-		c[shard] = &modelShard{applied: s.applied, cells: maps.Clone(s.cells)}
+		c[shard] = &modelShard{uninit: s.uninit, applied: s.applied, cells: maps.Clone(s.cells), replica: s.replica}
 	}
 	return c
 }
 
+func (m diskModel) shard(id uint64) *modelShard {
+	if m[id] == nil {
+		m[id] = &modelShard{uninit: true, cells: map[string]record.Cell{}}
+	}
+	return m[id]
+}
+
 func (m diskModel) write(parts []Checkpoint) {
 	for _, p := range parts {
-		s := m[p.Shard]
-		if s == nil || p.Clear {
-			s = &modelShard{cells: map[string]record.Cell{}}
-			m[p.Shard] = s
+		s := m.shard(p.Shard)
+		if p.Clear {
+			s.cells = map[string]record.Cell{}
 		}
-		s.applied = p.Applied
+		if p.Replica != nil {
+			s.replica = *p.Replica
+		}
+		s.uninit, s.applied = false, p.Applied
 		for _, r := range p.Records {
 			if r.Cell.Exists() {
 				s.cells[string(r.Key)] = r.Cell
@@ -56,7 +67,12 @@ func (m diskModel) write(parts []Checkpoint) {
 func (m diskModel) rawRecords() map[string]string {
 	raw := map[string]string{}
 	for shard, s := range m {
-		raw[string(record.AppendStateKey(nil, shard, record.AppliedClass, nil))] = string(record.AppendApplied(nil, s.applied))
+		if !s.uninit {
+			raw[string(record.AppendStateKey(nil, shard, record.AppliedClass, nil))] = string(record.AppendApplied(nil, s.applied))
+		}
+		if s.replica.RaftID != 0 {
+			raw[string(record.AppendStateKey(nil, shard, record.ReplicaClass, nil))] = string(record.AppendReplica(nil, s.replica))
+		}
 		for key, c := range s.cells {
 			if c.Has&record.HasCounter != 0 {
 				raw[string(record.AppendStateKey(nil, shard, record.CounterClass, []byte(key)))] = string(record.AppendCounter(nil, &c))
@@ -128,8 +144,12 @@ func (m diskModel) check(t *testing.T, db *DB) {
 	}
 	for shard, s := range m {
 		a, ok, err := db.Applied(shard)
-		if err != nil || !ok || !reflect.DeepEqual(a, s.applied) {
+		if err != nil || ok == s.uninit || !reflect.DeepEqual(a, s.applied) {
 			t.Fatalf("Applied(%d): %+v, %v, %v; want %+v", shard, a, ok, err, s.applied)
+		}
+		r, ok, err := db.Replica(shard)
+		if err != nil || ok != (s.replica.RaftID != 0) || r != s.replica {
+			t.Fatalf("Replica(%d): %+v, %v, %v; want %+v", shard, r, ok, err, s.replica)
 		}
 	}
 }
@@ -229,9 +249,17 @@ func (w *world) checkpoint(shard uint64) Checkpoint {
 		p.Records = append(p.Records, r)
 	}
 	w.rng.Shuffle(len(p.Records), func(i, j int) { p.Records[i], p.Records[j] = p.Records[j], p.Records[i] })
+	if w.rng.IntN(10) == 0 {
+		p.Replica = w.replica()
+	}
+	w.index++
 	p.Applied = record.Applied{Index: w.index, Term: 2, Ceiling: w.now,
 		Counts: record.Counts{Counters: 1, Values: 2, Keys: 3}, ConfState: []byte{byte(w.index), 1}}
 	return p
+}
+
+func (w *world) replica() *record.Replica {
+	return &record.Replica{RaftID: 1 + w.rng.Uint64N(300), Consistency: byte(w.rng.IntN(2))}
 }
 
 // parts are checkpoints of one to three shards.
@@ -267,6 +295,12 @@ func TestDBAgainstModel(t *testing.T) {
 				delete(w.disk, 2)
 			case 2:
 				w.sweep(t, db)
+			case 3:
+				if err := db.SetReplicas(w.setReplicas()); err != nil {
+					t.Fatal(err)
+				}
+			case 4, 5:
+				w.install(t, db)
 			default:
 				parts := w.parts()
 				if err := db.WriteCheckpoint(parts...); err != nil {
@@ -282,6 +316,16 @@ func TestDBAgainstModel(t *testing.T) {
 		}
 		closeDB(t, db)
 	}
+}
+
+// setReplicas makes random replica records and notes them in the model.
+func (w *world) setReplicas() map[uint64]record.Replica {
+	replicas := map[uint64]record.Replica{}
+	for _, shard := range []uint64{1, 255, 256}[:1+w.rng.IntN(3)] {
+		replicas[shard] = *w.replica()
+		w.disk.shard(shard).replica = replicas[shard]
+	}
+	return replicas
 }
 
 // sweep compares Expired with the model.

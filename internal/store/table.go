@@ -11,7 +11,8 @@ import (
 
 // Ref names an entry of a Table. 0 names none. It stays valid until the entry
 // is evicted or removed (only by Trim and FinishCheckpoint, never while the
-// entry is dirty, in flight or loading) or the shard is cleared.
+// entry is dirty, in flight or loading), the shard is cleared or a snapshot of it
+// is installed.
 type Ref uint32
 
 // Budget bounds the memory of all tables of a broker.
@@ -150,7 +151,7 @@ type Table struct {
 	// clearDisk says that the DB's records are from before a ClearShard, so
 	// the next checkpoint deletes them.
 	clearDisk  bool
-	generation uint64 // counts ClearShards: a Ref from before is void
+	generation uint64 // counts ClearShards and snapshots: a Ref from before is void
 
 	hand     Ref
 	inserted int // entries since the last TrimStep
@@ -191,7 +192,7 @@ func (t *Table) charge(n int64) {
 // Applied is the log prefix that the applied records are the result of.
 func (t *Table) Applied() record.Applied { return t.applied }
 
-// Generation changes when a ClearShard made every Ref void.
+// Generation changes when a ClearShard or a snapshot made every Ref void.
 func (t *Table) Generation() uint64 { return t.generation }
 
 // SetConfState notes the Raft configuration as of the last applied entry.
@@ -294,7 +295,7 @@ func (t *Table) MarkLoading(ref Ref, key []byte) Ref {
 
 // Loaded hands in what the DB holds for an entry that was marked. What the
 // table learned meanwhile is newer and stays. generation is what Generation
-// was at MarkLoading; after a ClearShard it does nothing.
+// was at MarkLoading; after a ClearShard or a snapshot it does nothing.
 func (t *Table) Loaded(ref Ref, generation uint64, c *record.Cell) {
 	if generation != t.generation {
 		return

@@ -144,15 +144,29 @@ func (t *Table) touch(ref Ref, e *entry) {
 
 // clear is a ClearShard: every record is gone. Loads under way are void.
 func (t *Table) clear() {
-	invariant.Check(len(t.flights)-1 == len(t.freeFlight), "a shard was cleared with operations in flight")
+	t.forget()
+	t.clearDisk = true
+	t.applied.Counts = record.Counts{}
+}
+
+// Install makes the table that of a, after the DB has installed a snapshot as of
+// a: nothing that the table held counts any more, nor a checkpoint under way.
+func (t *Table) Install(a record.Applied) {
+	t.forget()
+	t.clearDisk = false
+	t.applied = a
+	t.applied.ConfState = bytes.Clone(a.ConfState)
+}
+
+// forget empties the table. Refs and loads under way are void.
+func (t *Table) forget() {
+	invariant.Check(len(t.flights)-1 == len(t.freeFlight), "a table was emptied with operations in flight")
 	if t.checkpoint != nil {
 		t.checkpoint.abort()
 		t.checkpoint = nil
 	}
 	t.reset()
 	t.generation++
-	t.clearDisk = true
-	t.applied.Counts = record.Counts{}
 }
 
 // TrimStep is Trim in proportion to what was inserted since the last one, so

@@ -39,7 +39,7 @@ func (t *Table) BeginCheckpoint() *Capture {
 }
 
 // CaptureSlice captures up to n more entries and says whether that was all.
-// After a ClearShard it is all at once, with Aborted set.
+// After a ClearShard or a snapshot it is all at once, with Aborted set.
 func (t *Table) CaptureSlice(c *Capture, n int) (whole bool) {
 	old := flagDirty0 << (t.parity ^ 1)
 	for ; n > 0 && !c.aborted && c.next < len(c.entries); n-- {
@@ -57,8 +57,8 @@ func (t *Table) CaptureSlice(c *Capture, n int) (whole bool) {
 	return false
 }
 
-// Aborted says that a ClearShard made the checkpoint pointless: it must not be
-// written nor finished.
+// Aborted says that a ClearShard or a snapshot made the checkpoint pointless: it
+// must not be written nor finished.
 func (c *Capture) Aborted() bool { return c.aborted }
 
 // Abandon gives a checkpoint up, as when its shard is closed.
