@@ -156,6 +156,7 @@ func (t *Table) Install(a record.Applied) {
 	t.clearDisk = false
 	t.applied = a
 	t.applied.ConfState = bytes.Clone(a.ConfState)
+	t.tellDirty()
 }
 
 // forget empties the table. Refs and loads under way are void.
