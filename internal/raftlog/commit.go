@@ -12,6 +12,14 @@ import (
 type Append struct {
 	// Shard is the shard that it is for.
 	Shard *Shard
+	// Install, if not nil, announces that a snapshot that ends with this entry
+	// is about to become the state of the shard, after which the log is Reset
+	// to it. A crash between the two leaves a log that ends before the state
+	// does; only where it was announced does PrepareRestart take that for
+	// anything but damage. The append has Sync and neither Reset nor Entries.
+	// Its hard state counts, but for the commit index, which stays: the state
+	// is still the one before.
+	Install *Reset
 	// Reset, if not nil, first empties the log and makes it start anew, as when
 	// a snapshot was installed.
 	Reset *Reset
@@ -25,6 +33,20 @@ type Append struct {
 	// Sync asks that all this is on disk when Commit returns. raft.MustSync
 	// and the cache's consistency decide.
 	Sync bool
+	// settled says that no snapshot is being installed any more.
+	settled bool
+}
+
+// after is the hard state after the append.
+func (a *Append) after(before hardState) hardState {
+	hs := hardStateOf(a.HardState)
+	if hs == (hardState{}) {
+		return before
+	}
+	if a.Install != nil {
+		hs.commit = before.commit
+	}
+	return hs
 }
 
 // Reset is where a log starts anew: after the entry of this index and term.
@@ -79,21 +101,41 @@ func (l *Log) stage(a *Append) error {
 	if s.disk.dropped {
 		return nil
 	}
+	if err := l.stageInstall(a); err != nil {
+		return err
+	}
 	if a.Reset != nil {
 		l.beginRewrite(s)
 		start := position{index: a.Reset.Index, term: a.Reset.Term}
 		if s.disk.last > s.disk.start {
 			stageDeleteEntries(l.batch, s.id, s.disk.start+1, s.disk.last+1)
 		}
-		stageStart(l.batch, s.id, start)
+		stagePosition(l.batch, s.id, classStart, start)
 		s.disk.start, s.disk.last, s.disk.reset = start.index, start.index, true
 	}
 	if err := l.stageEntries(s, a.Entries); err != nil {
 		return err
 	}
-	if hs := hardStateOf(a.HardState); hs != (hardState{}) && hs != s.disk.hard {
+	if hs := a.after(s.disk.hard); hs != s.disk.hard {
 		s.disk.hard, s.disk.hardDirty = hs, true
 		l.markDirty(s)
+	}
+	return nil
+}
+
+// stageInstall writes or removes the install record.
+func (l *Log) stageInstall(a *Append) error {
+	s := a.Shard
+	switch {
+	case a.Install != nil:
+		if a.Reset != nil || len(a.Entries) > 0 || !a.Sync {
+			return fmt.Errorf("shard %d: a snapshot up to %d is announced together with other things, or not synced", s.id, a.Install.Index)
+		}
+		s.disk.install = position{index: a.Install.Index, term: a.Install.Term}
+		stagePosition(l.batch, s.id, classInstall, s.disk.install)
+	case (a.Reset != nil || a.settled) && s.disk.install != position{}:
+		s.disk.install = position{}
+		stageDelete(l.batch, s.id, classInstall)
 	}
 	return nil
 }
@@ -163,7 +205,7 @@ func (l *Log) stageDirty() {
 		// does not know of it yet.
 		if start := s.start(); start.index > s.disk.start && !s.disk.reset {
 			stageDeleteEntries(l.batch, s.id, s.disk.start+1, start.index+1)
-			stageStart(l.batch, s.id, start)
+			stagePosition(l.batch, s.id, classStart, start)
 			s.disk.start = start.index
 		}
 	}
@@ -271,10 +313,17 @@ func stageHardState(b *pebble.Batch, shard uint64, hs hardState) {
 	_ = op.Finish()
 }
 
-func stageStart(b *pebble.Batch, shard uint64, p position) {
-	op := b.SetDeferred(recordKeyBytes, startBytes(p))
-	appendRecordKey(op.Key[:0], shard, classStart)
-	appendStart(op.Value[:0], p)
+func stagePosition(b *pebble.Batch, shard uint64, class byte, p position) {
+	op := b.SetDeferred(recordKeyBytes, positionBytes(p))
+	appendRecordKey(op.Key[:0], shard, class)
+	appendPosition(op.Value[:0], p)
+	_ = op.Finish()
+}
+
+// stageDelete removes the shard's record of this class.
+func stageDelete(b *pebble.Batch, shard uint64, class byte) {
+	op := b.DeleteDeferred(recordKeyBytes)
+	appendRecordKey(op.Key[:0], shard, class)
 	_ = op.Finish()
 }
 
@@ -309,9 +358,7 @@ func (s *Shard) publish(a *Append) {
 		s.w.appendEntries(a.Entries)
 		s.w.shrink(s.log.tailLimit.Load())
 	}
-	if hs := hardStateOf(a.HardState); hs != (hardState{}) {
-		s.hard = hs
-	}
+	s.hard = a.after(s.hard)
 }
 
 // beginRewrite tells readers of s that entries on disk may be ahead of memory.

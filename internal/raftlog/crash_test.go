@@ -182,6 +182,12 @@ func (p *powerTest) commit() {
 		i := p.rng.IntN(crashShards)
 		im := &p.memory[i]
 		a := Append{Shard: mustShard(p.t, p.log, uint64(i+1)), Sync: p.rng.IntN(3) > 0}
+		if p.rng.IntN(10) == 0 {
+			a = im.announce(a, im.last()+5, 3)
+			sync, writes = true, true
+			appends = append(appends, a)
+			continue
+		}
 		if p.rng.IntN(15) == 0 {
 			a.Reset = &Reset{Index: im.last() + 5, Term: 3}
 			*im = image{start: position{index: a.Reset.Index, term: 3}, hard: im.hard}

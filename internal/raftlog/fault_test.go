@@ -244,7 +244,7 @@ func TestCorruptEntry(t *testing.T) {
 func TestCorruptShard(t *testing.T) {
 	for name, c := range map[string]struct{ key, value []byte }{
 		"gap":             {appendEntryKey(nil, 1, 5), appendEntryValue(nil, entry(5, 1, "x"))},
-		"before start":    {appendRecordKey(nil, 1, classStart), appendStart(nil, position{index: 2, term: 1})},
+		"before start":    {appendRecordKey(nil, 1, classStart), appendPosition(nil, position{index: 2, term: 1})},
 		"start version":   {appendRecordKey(nil, 1, classStart), []byte{2, 0, 0}},
 		"hard state":      {appendRecordKey(nil, 1, classHardState), []byte{1, 1}},
 		"entry":           {appendEntryKey(nil, 1, 2), []byte{1, 7, 1}},

@@ -22,6 +22,9 @@ import (
 //	hard      key    shard (8 bytes) 'h'
 //	state     value  version (1 byte) | term (uvarint) | vote (uvarint) | commit (uvarint)
 //
+//	install   key    shard (8 bytes) 'i'
+//	          value  version (1 byte) | index (uvarint) | term (uvarint)
+//
 //	start     key    shard (8 bytes) 't'
 //	          value  version (1 byte) | index (uvarint) | term (uvarint)
 //
@@ -29,7 +32,9 @@ import (
 // and an empty one are the same. The start record says where the log begins:
 // its first entry is index+1, and term is that of the entry at index, which is
 // gone. Without a start record the log begins after (0, 0). The entries of a
-// shard are contiguous from there on.
+// shard are contiguous from there on. The install record says that a snapshot
+// that ends with this entry is being installed, so that the state may end there
+// although the log does not know the entry; it goes when the log begins there.
 const (
 	// formatVersion is the version of the whole log and the first byte of
 	// every record.
@@ -38,6 +43,7 @@ const (
 	classEntry     = 'e'
 	classFormat    = 'f'
 	classHardState = 'h'
+	classInstall   = 'i'
 	classStart     = 't'
 	// classEnd is above every class: the end of a shard's keys.
 	classEnd = 0xff
@@ -118,18 +124,18 @@ func parseHardState(b []byte) (hardState, error) {
 	return hardState{term: v[0], vote: v[1], commit: v[2]}, nil
 }
 
-func appendStart(b []byte, p position) []byte {
+func appendPosition(b []byte, p position) []byte {
 	b = append(b, formatVersion)
 	b = binary.AppendUvarint(b, p.index)
 	return binary.AppendUvarint(b, p.term)
 }
 
-func startBytes(p position) int { return 1 + uvarintBytes(p.index) + uvarintBytes(p.term) }
+func positionBytes(p position) int { return 1 + uvarintBytes(p.index) + uvarintBytes(p.term) }
 
-func parseStart(b []byte) (position, error) {
+func parsePosition(what string, b []byte) (position, error) {
 	var v [2]uint64
 	if err := parseUvarints(b, v[:]); err != nil {
-		return position{}, fmt.Errorf("start of the log: %w", err)
+		return position{}, fmt.Errorf("%s: %w", what, err)
 	}
 	return position{index: v[0], term: v[1]}, nil
 }

@@ -19,14 +19,15 @@ func TestFormatBytes(t *testing.T) {
 		"format key":       {appendRecordKey(nil, 0, classFormat), "000000000000000066"},
 		"entry key":        {appendEntryKey(nil, 258, 772), "0000000000000102650000000000000304"},
 		"hard state key":   {appendRecordKey(nil, 258, classHardState), "000000000000010268"},
+		"install key":      {appendRecordKey(nil, 258, classInstall), "000000000000010269"},
 		"start key":        {appendRecordKey(nil, 258, classStart), "000000000000010274"},
 		"entry":            {appendEntryValue(nil, entry(1, 7, "x")), "01000778"},
 		"empty entry":      {appendEntryValue(nil, entry(1, 7, "")), "010007"},
 		"conf change":      {appendEntryValue(nil, conf), "0102ac026162"},
 		"hard state":       {appendHardState(nil, hardState{term: 300, vote: 2, commit: 5}), "01ac020205"},
-		"start":            {appendStart(nil, position{index: 5, term: 300}), "0105ac02"},
+		"start":            {appendPosition(nil, position{index: 5, term: 300}), "0105ac02"},
 		"zero hard state":  {appendHardState(nil, hardState{}), "01000000"},
-		"largest position": {appendStart(nil, position{index: math.MaxUint64}), "01ffffffffffffffffff0100"},
+		"largest position": {appendPosition(nil, position{index: math.MaxUint64}), "01ffffffffffffffffff0100"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s: %s; want %s", what, got, c.want)
@@ -45,8 +46,8 @@ func TestFormatSizes(t *testing.T) {
 			t.Errorf("the hard state of %d has %d bytes, not %d", v, got, hardStateBytes(hs))
 		}
 		p := position{index: v, term: v}
-		if got := len(appendStart(nil, p)); got != startBytes(p) {
-			t.Errorf("the position %d has %d bytes, not %d", v, got, startBytes(p))
+		if got := len(appendPosition(nil, p)); got != positionBytes(p) {
+			t.Errorf("the position %d has %d bytes, not %d", v, got, positionBytes(p))
 		}
 	}
 }
@@ -71,8 +72,8 @@ func FuzzRecords(f *testing.F) {
 		if hs, err := parseHardState(b); err == nil {
 			same(t, b, appendHardState(nil, hs))
 		}
-		if p, err := parseStart(b); err == nil {
-			same(t, b, appendStart(nil, p))
+		if p, err := parsePosition("position", b); err == nil {
+			same(t, b, appendPosition(nil, p))
 		}
 		if index, err := parseEntryKey(b); err == nil {
 			shard, err := shardOfKey(b)

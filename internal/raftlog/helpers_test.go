@@ -86,12 +86,13 @@ type image struct {
 	start   position
 	entries []*raftpb.Entry
 	hard    hardState
+	install position // announced
 }
 
 func (im image) last() uint64 { return im.start.index + uint64(len(im.entries)) }
 
 func (im image) String() string {
-	return fmt.Sprintf("start %v, entries to %d, hard state %v", im.start, im.last(), im.hard)
+	return fmt.Sprintf("start %v, entries to %d, hard state %v, install %v", im.start, im.last(), im.hard, im.install)
 }
 
 // append is what raft means by appending, done the dumb way.
@@ -99,6 +100,13 @@ func (im image) append(es []*raftpb.Entry) image {
 	keep := es[0].GetIndex() - im.start.index - 1
 	im.entries = append(im.entries[:keep:keep], es...)
 	return im
+}
+
+// announce makes a the append that announces a snapshot.
+func (im *image) announce(a Append, index, term uint64) Append {
+	a.Install, a.HardState, a.Sync = &Reset{Index: index, Term: term}, hard(im.hard.term+1, 0, index), true
+	im.install, im.hard.term, im.hard.vote = position{index, term}, im.hard.term+1, 0
+	return a
 }
 
 func (im image) compact(index uint64) image {
@@ -109,7 +117,7 @@ func (im image) compact(index uint64) image {
 }
 
 func (im image) equal(other image) bool {
-	if im.start != other.start || im.hard != other.hard || len(im.entries) != len(other.entries) {
+	if im.start != other.start || im.hard != other.hard || im.install != other.install || len(im.entries) != len(other.entries) {
 		return false
 	}
 	for i, e := range im.entries {
@@ -138,7 +146,7 @@ func imageOf(t testing.TB, s *Shard) image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	im := image{start: position{index: first - 1, term: term}, hard: hardStateOf(hs)}
+	im := image{start: position{index: first - 1, term: term}, hard: hardStateOf(hs), install: s.disk.install}
 	if last >= first {
 		if im.entries, err = s.Entries(first, last+1, math.MaxUint64); err != nil {
 			t.Fatal(err)
@@ -157,8 +165,20 @@ func imageOf(t testing.TB, s *Shard) image {
 		}
 		size += int64(entryKeyBytes + entryValueBytes(e))
 	}
-	if s.Size() != size {
-		t.Fatalf("Size() = %d, the entries take %d", s.Size(), size)
+	if s.Size() != size || s.SizeAbove(0) != size {
+		t.Fatalf("Size() = %d, SizeAbove(0) = %d, the entries take %d", s.Size(), s.SizeAbove(0), size)
+	}
+	for _, e := range im.entries {
+		size -= int64(entryKeyBytes + entryValueBytes(e))
+		if got := s.SizeAbove(e.GetIndex()); got != size {
+			t.Fatalf("SizeAbove(%d) = %d, the entries take %d", e.GetIndex(), got, size)
+		}
+	}
+	if got := s.SizeAbove(last + 7); got != 0 {
+		t.Fatalf("%d bytes are above the last entry", got)
+	}
+	if term, vote, commit := s.HardState(); (hardState{term, vote, commit}) != im.hard {
+		t.Fatalf("HardState() = %d, %d, %d; want %v", term, vote, commit, im.hard)
 	}
 	return im
 }

@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"slices"
@@ -143,6 +144,8 @@ func TestShardsCountsWhatRidesAlong(t *testing.T) {
 
 func TestPrepareRestart(t *testing.T) {
 	full := []Append{{Reset: &Reset{Index: 10, Term: 2}, Entries: append(entries(11, 5, 3), entries(16, 5, 4)...), HardState: hard(5, 7, 12), Sync: true}}
+	announced := Append{Install: &Reset{Index: 25, Term: 5}, HardState: hard(6, 7, 25), Sync: true}
+	other := Append{Install: &Reset{Index: 15, Term: 5}, HardState: hard(6, 7, 15), Sync: true}
 	for name, c := range map[string]struct {
 		log         []Append
 		index, term uint64
@@ -163,6 +166,13 @@ func TestPrepareRestart(t *testing.T) {
 		"state too old":       {log: full, index: 9, term: 2, corrupt: "begins after entry 10"},
 		"no state":            {log: full, corrupt: "begins after entry 10"},
 		"vote lost":           {log: full, index: 25, term: 6, corrupt: "hard state is of term 5"},
+		"installed":           {log: append(full, announced), index: 25, term: 5, start: position{25, 5}, last: 25, hard: hardState{6, 7, 25}},
+		"installed over":      {log: append(full, other), index: 15, term: 5, start: position{15, 5}, last: 15, hard: hardState{6, 7, 15}},
+		"not installed":       {log: append(full, announced), index: 18, term: 4, start: position{10, 2}, last: 20, hard: hardState{6, 7, 18}},
+		"installed something": {log: append(full, announced), index: 26, term: 5, corrupt: "entry 26 is applied, but the log ends with entry 20"},
+		"installed nothing":   {log: []Append{announced}, index: 25, term: 5, start: position{25, 5}, last: 25, hard: hardState{6, 7, 25}},
+		"installed no more":   {log: append(full, announced, Append{Reset: &Reset{Index: 25, Term: 5}}, Append{Reset: &Reset{Index: 20, Term: 5}}), index: 25, term: 5, corrupt: "ends with entry 20"},
+		"no snapshot yet":     {log: []Append{announced}, hard: hardState{6, 7, 0}},
 		"entries lost":        {log: []Append{{Entries: entries(1, 3, 1), HardState: hard(1, 1, 9)}}, index: 2, term: 1, corrupt: "ends with entry 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +193,7 @@ func TestPrepareRestart(t *testing.T) {
 				return
 			}
 			im := imageOf(t, s)
-			if err != nil || im.start != c.start || im.last() != c.last || im.hard != c.hard {
+			if err != nil || im.start != c.start || im.last() != c.last || im.hard != c.hard || im.install != (position{}) {
 				t.Fatalf("PrepareRestart() = %v: %v", err, im)
 			}
 			if im.start != before.start && !crashed(t, o, 1).equal(im) {
@@ -196,6 +206,55 @@ func TestPrepareRestart(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestInstall: at every step of installing a snapshot a crash leaves a log that
+// fits the state of before, or the new one; and once it was settled at a start,
+// a log that lacks what is applied is damage again.
+func TestInstall(t *testing.T) {
+	o := smallOptions(t, vfs.NewCrashableMem())
+	l := mustOpen(t, o)
+	defer mustClose(t, l)
+	s := mustShard(t, l, 1)
+	mustCommit(t, l, Append{Shard: s, Reset: &Reset{Index: 10, Term: 2}, Entries: entries(11, 5, 3), HardState: hard(3, 7, 12), Sync: true})
+	want := imageOf(t, s)
+	mustCommit(t, l, want.announce(Append{Shard: s}, 40, 3)) // its commit index, 40, would be a lie
+	for name, im := range map[string]image{"memory": imageOf(t, s), "disk": crashed(t, o, 1)} {
+		if !im.equal(want) {
+			t.Fatalf("announced, %s: %v; want %v", name, im, want)
+		}
+	}
+	for state, c := range map[position]image{
+		{index: 12, term: 3}: {start: position{10, 2}, entries: entries(11, 5, 3), hard: hardState{4, 0, 12}},
+		{index: 40, term: 3}: {start: position{40, 3}, hard: hardState{4, 0, 40}},
+	} {
+		t.Run(fmt.Sprint("a crash with the state at ", state.index), func(t *testing.T) {
+			o := o
+			o.FS = o.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
+			l := mustOpen(t, o)
+			s := mustShard(t, l, 1)
+			if err := s.PrepareRestart(state.index, state.term); err != nil || !imageOf(t, s).equal(c) {
+				t.Fatalf("%v: %v; want %v", err, imageOf(t, s), c)
+			}
+			mustClose(t, l)
+			l = mustOpen(t, o)
+			s = mustShard(t, l, 1)
+			if err := s.PrepareRestart(50, 3); !errors.Is(err, ErrCorrupt) || !imageOf(t, s).equal(c) {
+				t.Fatalf("a log that lacks entry 50: %v: %v", err, imageOf(t, s))
+			}
+			if state.index == 12 {
+				if err := s.PrepareRestart(40, 3); !errors.Is(err, ErrCorrupt) {
+					t.Fatalf("the announcement outlived the start: %v", err)
+				}
+			}
+			mustClose(t, l)
+		})
+	}
+	mustCommit(t, l, Append{Shard: s, Reset: &Reset{Index: 40, Term: 3}, Entries: entries(41, 2, 4), HardState: hard(4, 0, 40), Sync: true})
+	want = image{start: position{40, 3}, entries: entries(41, 2, 4), hard: hardState{4, 0, 40}}
+	if im := crashed(t, o, 1); !im.equal(want) {
+		t.Fatalf("installed: %v; want %v", im, want)
 	}
 }
 
@@ -241,10 +300,14 @@ func TestAppendBelowCompaction(t *testing.T) {
 }
 
 func TestCommitRefusesBrokenAppends(t *testing.T) {
-	for name, es := range map[string][]*raftpb.Entry{
-		"gap":          entries(5, 1, 1),
-		"hole":         {entry(4, 1, ""), entry(6, 1, "")},
-		"unknown type": {{Index: new(uint64(4)), Term: new(uint64(1)), Type: raftpb.EntryType(3).Enum()}},
+	install := &Reset{Index: 9, Term: 1}
+	for name, a := range map[string]Append{
+		"gap":              {Entries: entries(5, 1, 1), Sync: true},
+		"hole":             {Entries: []*raftpb.Entry{entry(4, 1, ""), entry(6, 1, "")}, Sync: true},
+		"unknown type":     {Entries: []*raftpb.Entry{{Index: new(uint64(4)), Term: new(uint64(1)), Type: raftpb.EntryType(3).Enum()}}, Sync: true},
+		"install unsynced": {Install: install},
+		"install, entries": {Install: install, Entries: entries(4, 1, 1), Sync: true},
+		"install, reset":   {Install: install, Reset: install, Sync: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := smallOptions(t, vfs.NewMem())
@@ -253,7 +316,8 @@ func TestCommitRefusesBrokenAppends(t *testing.T) {
 			l := mustOpen(t, o)
 			s := mustShard(t, l, 1)
 			mustCommit(t, l, Append{Shard: s, Entries: entries(1, 3, 1), Sync: true})
-			if err := l.Commit([]Append{{Shard: s, Entries: es, Sync: true}}); err == nil || len(rec.all()) != 1 {
+			a.Shard = s
+			if err := l.Commit([]Append{a}); err == nil || len(rec.all()) != 1 {
 				t.Errorf("Commit() = %v, Fatal was told %v", err, rec.all())
 			}
 			_ = l.Close()

@@ -25,6 +25,7 @@ type Shard struct {
 	disk struct {
 		start     uint64 // the index in the start record
 		last      uint64 // the index of the last entry; start if there is none
+		install   position // the install record; zero if there is none
 		hard      hardState
 		hardDirty bool // hard is not in Pebble yet
 		reset     bool // the batch at hand has a Reset that is not published
@@ -80,7 +81,7 @@ func (s *Shard) load(iter *pebble.Iterator) error {
 	var start position
 	var err error
 	if key := appendRecordKey(nil, s.id, classStart); iter.SeekGE(key) && string(iter.Key()) == string(key) {
-		if start, err = parseStart(iter.Value()); err != nil {
+		if start, err = parsePosition("start of the log", iter.Value()); err != nil {
 			return err
 		}
 	}
@@ -92,6 +93,8 @@ func (s *Shard) load(iter *pebble.Iterator) error {
 			err = s.loadEntry(key, iter.Value())
 		case class == classHardState && len(key) == recordKeyBytes:
 			s.hard, err = parseHardState(iter.Value())
+		case class == classInstall && len(key) == recordKeyBytes:
+			s.disk.install, err = parsePosition("install of a snapshot", iter.Value())
 		case class == classStart && len(key) == recordKeyBytes:
 		default:
 			err = fmt.Errorf("%w: key %x", errRecord, key)
@@ -195,6 +198,19 @@ func (s *Shard) Size() int64 {
 	return s.w.bytes
 }
 
+// SizeAbove is Size of the entries above index alone.
+func (s *Shard) SizeAbove(index uint64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.bytesAbove(index)
+}
+
+// HardState is the hard state; all zeros if there is none.
+func (s *Shard) HardState() (term, vote, commit uint64) {
+	hs := s.hardState()
+	return hs.term, hs.vote, hs.commit
+}
+
 // start is where the log begins.
 func (s *Shard) start() position {
 	s.mu.Lock()
@@ -235,8 +251,10 @@ func (s *Shard) Compact(index uint64) error {
 
 // PrepareRestart makes the log fit the applied state that a Raft node is about
 // to be created with, which ends with the entry of this index and term: the
-// hard state's commit index is raised to it, and the log of a new shard, which
-// has no hard state, is made to start after it, synced. Index 0 is no state.
+// hard state's commit index is raised to it, and a log that does not know of it
+// because the shard is new (it has no hard state), or because the state came as
+// the snapshot that Append.Install has announced, is made to start after it,
+// synced. Index 0 is no state.
 //
 // An error that wraps ErrCorrupt means that the two contradict each other: the
 // log begins after the state ends, or ends before it does, or has another entry
@@ -258,12 +276,12 @@ func (s *Shard) PrepareRestart(index, term uint64) error {
 	return err
 }
 
-// restart is the append that PrepareRestart commits. A commit index that is
+// restart is the append that PrepareRestart commits, under writeMu. A commit index that is
 // only raised needs no sync: the next start would raise it again.
 func (s *Shard) restart(index, term uint64) (Append, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, hs := Append{Shard: s}, s.hard
+	a, hs := Append{Shard: s, settled: true}, s.hard
 	if index < s.w.start.index {
 		return a, fmt.Errorf("the log begins after entry %d, but the applied state ends with entry %d", s.w.start.index, index)
 	}
@@ -276,7 +294,7 @@ func (s *Shard) restart(index, term uint64) (Append, error) {
 		if hs.commit > s.w.last {
 			return a, fmt.Errorf("entry %d is committed, but the log ends with entry %d: synced data is missing", hs.commit, s.w.last)
 		}
-	case hs != (hardState{}):
+	case hs != (hardState{}) && s.disk.install != position{index: index, term: term}:
 		if err != nil {
 			return a, fmt.Errorf("entry %d is applied, but the log ends with entry %d: synced data is missing", index, s.w.last)
 		}

@@ -55,6 +55,26 @@ func (w *window) term(index uint64) (uint64, error) {
 	return w.runs[w.run(index)].term, nil
 }
 
+// bytesAbove is bytes of the entries above index. It looks at the sizes on the
+// shorter side of it.
+func (w *window) bytesAbove(index uint64) (sum int64) {
+	gone := 0
+	if index > w.start.index {
+		gone = int(min(index, w.last) - w.start.index)
+	}
+	if gone <= len(w.sizes)/2 {
+		sum = w.bytes
+		for _, size := range w.sizes[:gone] {
+			sum -= int64(size)
+		}
+		return sum
+	}
+	for _, size := range w.sizes[gone:] {
+		sum += int64(size)
+	}
+	return sum
+}
+
 // run is the place in runs that covers index, which must be in the window.
 // Raft asks for the newest terms most, so it looks from the end.
 func (w *window) run(index uint64) int {
