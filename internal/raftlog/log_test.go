@@ -170,6 +170,7 @@ func TestPrepareRestart(t *testing.T) {
 		"installed over":      {log: append(full, other), index: 15, term: 5, start: position{15, 5}, last: 15, hard: hardState{6, 7, 15}},
 		"not installed":       {log: append(full, announced), index: 18, term: 4, start: position{10, 2}, last: 20, hard: hardState{6, 7, 18}},
 		"installed something": {log: append(full, announced), index: 26, term: 5, corrupt: "entry 26 is applied, but the log ends with entry 20"},
+		"installed another":   {log: append(full, announced), index: 25, term: 6, corrupt: "entry 25 is applied, but the log ends with entry 20"},
 		"installed nothing":   {log: []Append{announced}, index: 25, term: 5, start: position{25, 5}, last: 25, hard: hardState{6, 7, 25}},
 		"installed no more":   {log: append(full, announced, Append{Reset: &Reset{Index: 25, Term: 5}}, Append{Reset: &Reset{Index: 20, Term: 5}}), index: 25, term: 5, corrupt: "ends with entry 20"},
 		"no snapshot yet":     {log: []Append{announced}, hard: hardState{6, 7, 0}},

@@ -183,26 +183,29 @@ func TestInstallRefusesNonsense(t *testing.T) {
 	hint := string(record.AppendExpiryKey(nil, 0, 5, record.CounterClass, []byte("k"))[8:])
 	long := strings.Repeat("k", 1<<16)
 	good := []streamed{{"ck", counter}, {"vk", value}, {hint, ""}}
-	for name, records := range map[string][]streamed{
-		"no key":             {{"", counter}},
-		"empty key":          {{"c", counter}},
-		"empty key of value": {{"v", value}},
-		"long key":           {{"c" + long, counter}},
-		"long key in a hint": {{hint + long, ""}},
-		"applied":            {{"a", "x"}},
-		"installing":         {{"i", ""}},
-		"replica":            {{"r", string(record.AppendReplica(nil, record.Replica{RaftID: 1}))}},
-		"unknown class":      {{"qk", counter}},
-		"bad counter":        {{"ck", counter + "x"}},
-		"bad value":          {{"vk", "\x07"}},
-		"bad hint":           {{"x1", ""}},
-		"hint with a value":  {{hint, "x"}},
-		"order of classes":   {good[1], good[0], good[2]},
-		"order of keys":      {{"ck", counter}, {"cj", counter}},
-		"key twice":          {good[0], good[0]},
-		"too few":            good[:1],
-		"too many":           {good[0], {"ckk", counter}, good[1]},
-		"nothing":            {},
+	for name, c := range map[string]struct {
+		records []streamed
+		why     string
+	}{
+		"no key":             {[]streamed{{"", counter}}, "does not come after"},
+		"empty key":          {[]streamed{{"c", counter}}, "key of 0 bytes"},
+		"empty key of value": {[]streamed{good[0], {"v", value}}, "key of 0 bytes"},
+		"long key":           {[]streamed{{"c" + long, counter}}, "key of 65536 bytes"},
+		"long key in a hint": {[]streamed{good[0], good[1], {hint + long, ""}}, "key of 65537 bytes"},
+		"applied":            {[]streamed{{"a", "x"}}, "class 'a'"},
+		"installing":         {[]streamed{{"i", ""}}, "class 'i'"},
+		"replica":            {[]streamed{good[0], {"r", string(record.AppendReplica(nil, record.Replica{RaftID: 1}))}}, "class 'r'"},
+		"unknown class":      {[]streamed{{"qk", counter}}, "class 'q'"},
+		"bad counter":        {[]streamed{{"ck", counter + "x"}}, "corrupt record"},
+		"bad value":          {[]streamed{good[0], {"vk", "\x07"}}, "corrupt record"},
+		"bad hint":           {[]streamed{good[0], good[1], {"x1", ""}}, "corrupt record"},
+		"hint with a value":  {[]streamed{good[0], good[1], {hint, "x"}}, "hint has a value"},
+		"order of classes":   {[]streamed{good[1], good[0], good[2]}, "does not come after"},
+		"order of keys":      {[]streamed{{"ck", counter}, {"cj", counter}}, "does not come after"},
+		"key twice":          {[]streamed{good[0], good[1], good[2], good[2]}, "does not come after"},
+		"too few":            {good[:1], "1 counters and 0 values"},
+		"too many":           {[]streamed{good[0], {"ckk", counter}, good[1]}, "2 counters and 1 values"},
+		"nothing":            {nil, "0 counters and 0 values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := vfs.NewMem()
@@ -213,11 +216,14 @@ func TestInstallRefusesNonsense(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &modelShard{applied: record.Applied{Index: 9, Term: 1, Counts: record.Counts{Counters: 1, Values: 1, Keys: 1}}, replica: record.Replica{RaftID: 2}}
-			i, err := receive(db, 5, s, records)
-			if !errors.Is(err, ErrBadSnapshot) {
-				t.Fatalf("%q: %v", records, err)
+			i, err := receive(db, 5, s, c.records)
+			if !errors.Is(err, ErrBadSnapshot) || !strings.Contains(err.Error(), c.why) {
+				t.Fatalf("%v", err)
 			}
-			if err := i.Finish(); !errors.Is(err, ErrBadSnapshot) { // also if nobody looked
+			if err := i.Add([]byte(hint+"z"), nil); !errors.Is(err, ErrBadSnapshot) { // also if nobody looked
+				t.Fatalf("went on after %v", err)
+			}
+			if err := i.Finish(); !errors.Is(err, ErrBadSnapshot) {
 				t.Fatalf("finished after %v", err)
 			}
 			if err := errors.Join(i.Abort(), i.Abort()); err != nil {
@@ -462,12 +468,12 @@ func TestTableInstall(t *testing.T) {
 		if got := table.Applied(); got.Index != 50 || !bytes.Equal(got.ConfState, []byte("conf")) || got.Counts != a.Counts {
 			t.Fatalf("applied is %+v", got)
 		}
-		if !capture.Aborted() || table.DirtyEntries() != 0 || table.DiskVoid() {
+		if !capture.Aborted() || table.DirtyEntries() != 0 || table.DiskVoid() || budget.DirtyBytes() != 0 {
 			t.Fatalf("aborted %v, %d dirty, void %v", capture.Aborted(), table.DirtyEntries(), table.DiskVoid())
 		}
 		table.Abandon(capture) // as its checkpointer does, whichever comes first
-		if table.Bytes() != 0 || budget.UsedBytes() != 0 || budget.DirtyBytes() != 0 {
-			t.Fatalf("%d bytes are used, of %d %d are dirty", table.Bytes(), budget.UsedBytes(), budget.DirtyBytes())
+		if table.Bytes() != 0 || budget.UsedBytes() != 0 {
+			t.Fatalf("%d bytes are used, of %d", table.Bytes(), budget.UsedBytes())
 		}
 		table.Loaded(ref, generation, &record.Cell{Has: record.HasCounter, Sum: 3})
 		for _, key := range []string{"loading", "dirty", "new"} {
