@@ -149,27 +149,6 @@ func (t *Table) clear() {
 	t.applied.Counts = record.Counts{}
 }
 
-// Install makes the table that of a, after the DB has installed a snapshot as of
-// a: nothing that the table held counts any more, nor a checkpoint under way.
-func (t *Table) Install(a record.Applied) {
-	t.forget()
-	t.clearDisk = false
-	t.applied = a
-	t.applied.ConfState = bytes.Clone(a.ConfState)
-	t.tellDirty()
-}
-
-// forget empties the table. Refs and loads under way are void.
-func (t *Table) forget() {
-	invariant.Check(len(t.flights)-1 == len(t.freeFlight), "a table was emptied with operations in flight")
-	if t.checkpoint != nil {
-		t.checkpoint.abort()
-		t.checkpoint = nil
-	}
-	t.reset()
-	t.generation++
-}
-
 // TrimStep is Trim in proportion to what was inserted since the last one, so
 // that the budget is kept and a step over budget costs little where there is
 // nothing to evict: an entry that was used is looked at twice before it goes,
