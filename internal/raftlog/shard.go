@@ -23,8 +23,8 @@ type Shard struct {
 	// disk is what Pebble holds once the batch at hand is written; guarded by
 	// Log.writeMu.
 	disk struct {
-		start     uint64 // the index in the start record
-		last      uint64 // the index of the last entry; start if there is none
+		start     uint64   // the index in the start record
+		last      uint64   // the index of the last entry; start if there is none
 		install   position // the install record; zero if there is none
 		hard      hardState
 		hardDirty bool // hard is not in Pebble yet
