@@ -59,9 +59,10 @@ func offer(t testing.TB) (*raftpb.Message, record.Applied) {
 	conf := &raftpb.ConfState{Voters: []uint64{1, 2}, Learners: []uint64{3}}
 	a := record.Applied{Index: 40, Term: 5, Counts: record.Counts{Counters: 1, Keys: 1}, ConfState: encodedConf(t, conf)}
 	older := &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{Index: new(uint64(30)), Term: new(uint64(4)), ConfState: conf}}
-	m, err := snapshotMessage(&raftpb.Message{Type: raftpb.MsgSnap.Enum(), From: new(uint64(1)), To: new(uint64(3)), Term: new(uint64(6)), Snapshot: older}, a)
-	if err != nil || older.GetMetadata().GetIndex() != 30 {
-		t.Fatalf("%v; Raft's own became %v", err, older)
+	own := &raftpb.Message{Type: raftpb.MsgSnap.Enum(), From: new(uint64(1)), To: new(uint64(3)), Term: new(uint64(6)), Snapshot: older}
+	m, err := snapshotMessage(own, a)
+	if err != nil || own.GetSnapshot().GetMetadata().GetIndex() != 30 {
+		t.Fatalf("%v; Raft's own became %v", err, own)
 	}
 	return m, a
 }
@@ -360,6 +361,8 @@ func (c *installCrash) run() {
 	c.must(i.run(heldCommit{c.t, &writing, install}, &writing, func(a raftlog.Append) error {
 		if !writing.TryLock() {
 			c.t.Error("checkpoints wait for the log")
+		} else {
+			writing.Unlock()
 		}
 		return log.Commit([]raftlog.Append{a})
 	}))
@@ -452,6 +455,7 @@ type heldCommit struct {
 
 func (h heldCommit) Commit() error {
 	if h.writing.TryLock() {
+		h.writing.Unlock()
 		h.t.Error("a checkpoint could be written while a snapshot is installed")
 	}
 	return h.install.Commit()
