@@ -23,6 +23,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/raftlog"
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
 )
@@ -140,7 +141,7 @@ type replica struct {
 	active    bool // in worker.active
 	closed    bool
 	capture   *captureJob
-	saved     uint64 // Stats.EntryBytes at the last checkpoint
+	flushed   record.Applied // what the state store has
 	savedAt   time.Duration
 	owns      atomic.Bool
 	operation atomic.Uint64 // Stats.Operations, for metrics

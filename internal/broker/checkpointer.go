@@ -90,28 +90,28 @@ func (c *checkpointer) run(ctx context.Context) {
 
 // all checkpoints everything that is dirty.
 func (c *checkpointer) all(ctx context.Context) error {
-	return c.round(ctx, func(r *replica, _ time.Duration) bool {
-		return r.shard.Table().DirtyEntries() > 0 || r.shard.Stats().EntryBytes > r.saved
-	})
+	return c.round(ctx, worthwhile)
 }
 
 // due says whether a shard needs a checkpoint. It runs on its worker.
 func (c *checkpointer) due(r *replica, now time.Duration) bool {
 	o := &c.b.opts
-	dirty, logged := r.shard.Table().DirtyEntries(), r.log.Size()
+	dirty, logged := r.shard.Table().DirtyEntries(), r.unflushedBytes()
 	if dirty == 0 && logged < o.CheckpointBytes {
 		return false
 	}
 	return dirty >= o.CheckpointDirty || logged >= o.CheckpointBytes || now-r.savedAt >= o.CheckpointEvery
 }
 
-// worthwhile says whether a checkpoint of a shard would make room in memory or
-// in the log. It runs on its worker.
+// worthwhile says whether a checkpoint of a shard would write anything. It runs
+// on its worker.
 func worthwhile(r *replica, _ time.Duration) bool {
-	first, err := r.log.FirstIndex()
-	table := r.shard.Table()
-	return table.DirtyEntries() > 0 || err == nil && first <= table.Applied().Index
+	return r.shard.Table().Applied().Index > r.flushed.Index
 }
+
+// unflushedBytes is what a restart would replay of the log; more of it may be
+// there for other replicas. It runs on the worker.
+func (r *replica) unflushedBytes() int64 { return r.log.SizeAbove(r.flushed.Index) }
 
 // round takes a checkpoint of every shard for which due says yes, as one
 // atomic write.
@@ -126,7 +126,7 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 				}
 				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(),
 					captured: make(chan struct{}), finished: make(chan struct{})}
-				r.saved, r.savedAt = r.shard.Stats().EntryBytes, now
+				r.savedAt = now
 				jobs = append(jobs, r.capture)
 				w.activate(r)
 			}
@@ -226,9 +226,9 @@ func (w *worker) checkpointStep(r *replica) {
 
 // truncate drops the log that the checkpoint covers.
 func (w *worker) truncate(r *replica, job *captureJob) error {
-	index := job.capture.Checkpoint.Applied.Index
+	r.flushed = job.capture.Checkpoint.Applied
 	job.capture.Checkpoint.Records = nil
-	if err := r.shard.Compact(index); err != nil {
+	if err := r.shard.Compact(r.flushed.Index); err != nil {
 		return fmt.Errorf("shard %d: its log cannot be truncated: %w", r.id, err)
 	}
 	return nil

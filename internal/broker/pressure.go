@@ -12,7 +12,7 @@ import (
 // that may write wait until a checkpoint has made room (shard.Hold).
 type pressure struct {
 	b        *Broker
-	logBytes atomic.Int64 // of all shards' logs, as of the workers' last ticks
+	logBytes atomic.Int64 // of all logs, what the state store does not have, as of the workers' last ticks
 }
 
 // soonParts is the part of a bound from which on checkpoints are taken: early

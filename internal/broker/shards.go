@@ -81,7 +81,7 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	if err != nil {
 		return nil, err
 	}
-	r := &replica{shard: s, log: log, worker: b.workerOf(id), id: id, paced: consistency == felix.Quorum, savedAt: time.Since(b.start)}
+	r := &replica{shard: s, log: log, worker: b.workerOf(id), id: id, paced: consistency == felix.Quorum, flushed: applied, savedAt: time.Since(b.start)}
 	b.mu.Lock()
 	b.replicas[id] = r
 	b.mu.Unlock()

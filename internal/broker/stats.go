@@ -12,7 +12,7 @@ type Stats struct {
 	InflightBytes         int64
 	RecordBytes           int64
 	DirtyBytes            int64  // of these: not in the state store yet
-	LogBytes              int64  // of all shards' logs, at most a tick ago
+	LogBytes              int64  // of all logs: what a restart would replay, at most a tick ago
 	StateBytes            uint64 // on disk
 	Log                   raftlog.Stats
 	Checkpoints           store.CheckpointStats

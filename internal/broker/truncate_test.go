@@ -3,6 +3,11 @@ package broker
 import (
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix/internal/raftlog"
+	"github.com/felix-go/felix/internal/record"
 )
 
 // fixedLog is a log whose entries, from first to last, are all of one size.
@@ -55,5 +60,27 @@ func TestTruncateTo(t *testing.T) {
 		if got := truncateTo(small, flushed, []follower{{match: match}}, 0); got != want {
 			t.Errorf("a follower that ends at %d: truncated up to %d, want %d", match, got, want)
 		}
+	}
+}
+
+// TestKeptLogIsNotUnflushed: log that is there for others asks for no checkpoint.
+func TestKeptLogIsNotUnflushed(t *testing.T) {
+	log, err := raftlog.Open("log", raftlog.Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := log.Shard(7)
+	if err == nil {
+		err = log.Commit([]raftlog.Append{{Shard: s, Entries: someEntries(1, 100, 1)}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{log: s, flushed: record.Applied{Index: 90}}
+	if got, want := r.unflushedBytes(), s.Size()/10; got != want {
+		t.Errorf("%d bytes are unflushed, want %d", got, want)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

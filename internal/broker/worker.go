@@ -97,13 +97,14 @@ func (w *worker) run() {
 	}
 }
 
-// tick moves the shards' clocks, and tells how long their logs are.
+// tick moves the shards' clocks, and tells how much of their logs the state
+// store does not have.
 func (w *worker) tick() {
 	logBytes := int64(0)
 	for _, r := range w.replicas {
 		r.shard.Tick()
 		w.activate(r)
-		logBytes += r.log.Size()
+		logBytes += r.unflushedBytes()
 	}
 	w.b.checkpoint.pressure.logBytes.Add(logBytes - w.logBytes)
 	w.logBytes = logBytes
