@@ -26,7 +26,7 @@ check: ## formatting, vet, staticcheck, generated code
 	$(GO) tool staticcheck ./...
 	tools/generated.sh
 
-generate: ## the code of api/felix/v1/felix.proto
+generate: ## the code of the schemas: the API's and the peers'
 	api/generate.sh
 
 fuzz: ## every fuzz target for FUZZTIME

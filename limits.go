@@ -106,6 +106,14 @@ const (
 	// resource_exhausted. It is a setting.
 	MaxInflightBrokerBytes = 256 << 20
 
+	// MaxPeerQueueBytes bounds what waits to be sent to one other broker, Raft
+	// messages and forwarded operations apart: a peer that is slow or silent
+	// costs no more memory than this.
+	MaxPeerQueueBytes = 64 << 20
+	// MaxSnapshotStreams bounds the snapshots that a broker sends, and those that
+	// it receives, at a time: each keeps disk, network and files busy.
+	MaxSnapshotStreams = 2
+
 	// RequestTimeout is how long an operation waits by default for an owner
 	// or a majority before it is refused. It is a setting.
 	RequestTimeout = 5 * time.Second

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fails where the committed code is not what the schema generates. The line that
+# Fails where the committed code is not what the schemas generate. The line that
 # names protoc's version may differ: another version writes the same code.
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,8 +13,8 @@ trap 'rm -rf "$fresh"' EXIT
 api/generate.sh "$fresh"
 checked=0
 for file in $(cd "$fresh" && find . -name '*.go'); do
-	diff -u -I '^// \(	protoc  *v\|- protoc  *v\|	protoc .*v\)' "api/$file" "$fresh/$file" ||
-		{ echo "api/$file is not what api/felix/v1/felix.proto generates: run make generate" >&2; exit 1; }
+	diff -u -I '^// \(	protoc  *v\|- protoc  *v\|	protoc .*v\)' "$file" "$fresh/$file" ||
+		{ echo "$file is not what its schema generates: run make generate" >&2; exit 1; }
 	checked=$((checked + 1))
 done
 [ "$checked" -gt 0 ]

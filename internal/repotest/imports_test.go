@@ -129,7 +129,8 @@ func compare(t *testing.T, name, what string, got, want []string) {
 // everybody else may not, not even through a test.
 func TestRulesOfTheHouse(t *testing.T) {
 	doors := []string{"internal/httpapi", "internal/redisapi", "internal/resp", "internal/netloop"}
-	inside := []string{"internal/shard", "internal/raftlog", "internal/store", "internal/record", "internal/engine", "internal/broker"}
+	inside := []string{"internal/shard", "internal/raftlog", "internal/store", "internal/record", "internal/engine", "internal/broker",
+		"internal/peer", "internal/peer/peerv1", "internal/peer/peerv1/peerv1connect"}
 	all := modules(t)
 	for _, p := range packages(t) {
 		got := imported(t, p, all)
@@ -139,7 +140,7 @@ func TestRulesOfTheHouse(t *testing.T) {
 			}
 		}
 		only("github.com/cockroachdb/pebble/v2", "internal/raftlog", "internal/store", "internal/broker")
-		only("go.etcd.io/raft/v3", "internal/shard", "internal/raftlog", "internal/broker")
+		only("go.etcd.io/raft/v3", "internal/shard", "internal/raftlog", "internal/broker", "internal/peer")
 		for _, ours := range got.ours {
 			switch {
 			case p.Path == ".":
@@ -153,6 +154,8 @@ func TestRulesOfTheHouse(t *testing.T) {
 				t.Errorf("%s imports the door %s: imports go downwards", p.Path, ours)
 			case (p.Path == "client" || p.Path == "internal/cli") && strings.HasPrefix(ours, "internal/"):
 				t.Errorf("%s imports %s: what runs at a client's has nothing of a broker", p.Path, ours)
+			case p.Path == "internal/peer" && ours != "." && ours != "internal/invariant" && !strings.HasPrefix(ours, "internal/peer/"):
+				t.Errorf("%s imports %s: it knows no shard, no store and no broker", p.Path, ours)
 			case ours == "internal/daemon" && p.Path != "cmd/felix" && p.Path != "internal/e2e":
 				t.Errorf("%s imports the daemon: only its command does", p.Path)
 			case (ours == "internal/model" || strings.HasSuffix(ours, "test")) && !strings.HasSuffix(p.Path, "test"):

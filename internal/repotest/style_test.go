@@ -21,6 +21,7 @@ var edges = []string{
 	"internal/daemon",            // how long a start took
 	"internal/httpapi",           // deadlines of bodies
 	"internal/netloop",           // deadlines of sockets, pacing
+	"internal/peer",              // the default of Options.Mono
 	"internal/raftlog",           // how long a sync took
 	"internal/redisapi",          // the default of Options.Now
 	"internal/store",             // the default of Options.Now

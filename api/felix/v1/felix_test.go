@@ -28,7 +28,7 @@ func TestGeneratedCodeIsCurrent(t *testing.T) {
 		t.Fatalf("generate.sh: %v\n%s", err, out)
 	}
 	for _, name := range []string{"felix.pb.go", "felixv1connect/felix.connect.go"} {
-		want, err := os.ReadFile(filepath.Join(fresh, "felix/v1", name))
+		want, err := os.ReadFile(filepath.Join(fresh, "api/felix/v1", name))
 		if err != nil {
 			t.Fatal(err)
 		}

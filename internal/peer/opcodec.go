@@ -1,0 +1,253 @@
+package peer
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/felix-go/felix"
+)
+
+// Calls and answers on the wire. uvarint and varint are encoding/binary's (varint
+// is zigzag), bytes are a uvarint length and that many bytes. The protocol version
+// of Hello names this format: a change of it raises the version.
+//
+//	calls     call*
+//	call      uvarint seq, byte kind, uvarint shard, uvarint milliseconds left, body
+//	 seq      counts the calls of a stream from 1
+//	 kind     0 ops, 1 scan, 2 count, 3 clear, 4 barrier; only the first two have a body
+//	 ops      uvarint n, op{n}
+//	 op       byte kind, byte view, byte if, byte ttl, byte expire-if, byte fields, bytes key,
+//	          then what fields names, in this order
+//	  fields  1 return-old (nothing follows), 2 bytes value, 4 varint int,
+//	          8 varint expiry, 16 uvarint version, 32 no-value (nothing follows)
+//	 scan     byte view, byte keys-only, bytes prefix, optional after, uvarint limit
+//	optional  byte 0 for nil, or byte 1 and bytes
+//
+//	answers   answer*
+//	answer    uvarint seq, 4 bytes length of what follows, little endian, byte how, body
+//	 how      0 answered, 1 refused: error, 2 not the owner: uvarint owner
+//	 ops      uvarint n, reply{n}
+//	 reply    byte fields, then what fields names, in this order
+//	  fields  1 error (the only one then), 2 applied (nothing follows), 4 byte found,
+//	          8 varint int, 16 bytes value, 32 varint expires-at, 64 varint now,
+//	          128 uvarint version
+//	 scan     byte more, bytes next, varint now, uvarint n, item{n}
+//	  item    bytes key, byte kind, varint int, optional value, varint expires-at, uvarint version
+//	 count    varint counters, varint values, varint keys
+//	 clear    nothing
+//	 barrier  uvarint index, varint now
+//	error     byte 1 ErrNotInteger, 2 ErrOverflow, 3 ErrInvalidExpire: the same pointers again;
+//	          or 0, byte code, bytes message, uvarint retry-after in nanoseconds
+
+const (
+	opReturnOld = 1 << iota
+	opValue
+	opInt
+	opExpiry
+	opVersion
+	opNoValue
+	opAll = 1<<iota - 1
+)
+
+const (
+	replyErr = 1 << iota
+	replyApplied
+	replyFound
+	replyInt
+	replyValue
+	replyExpires
+	replyNow
+	replyVersion
+)
+
+const (
+	howAnswered = iota
+	howRefused
+	howNotOwner
+)
+
+// errMalformed ends a stream: whatever follows cannot be read either.
+var errMalformed = errors.New("a peer's calls or answers cannot be read")
+
+// sharedErrors are those that doors know by their pointers.
+var sharedErrors = [...]*felix.Error{1: felix.ErrNotInteger, 2: felix.ErrOverflow, 3: felix.ErrInvalidExpire}
+
+// What an encoded item takes beside its keys and values, at most.
+const (
+	opOverheadBytes   = 64
+	callOverheadBytes = 64
+)
+
+// callBytes is at least what c takes on the wire.
+func callBytes(c *Call) int64 {
+	n := callOverheadBytes + len(c.Scan.Prefix) + len(c.Scan.After)
+	for _, p := range c.Positions {
+		op := &c.Batch.Ops[p]
+		n += opOverheadBytes + len(op.Key) + len(op.Value)
+	}
+	return int64(n)
+}
+
+// answerBytes is at least what c's answer takes on the wire.
+func answerBytes(c *Call) int64 {
+	n := callOverheadBytes + len(c.Page.Next)
+	if c.Err != nil {
+		n += len(c.Err.Message)
+	}
+	for _, p := range c.Positions {
+		r := &c.Batch.Replies[p]
+		n += opOverheadBytes + len(r.Value)
+		if r.Err != nil {
+			n += len(r.Err.Message)
+		}
+	}
+	for i := range c.Page.Items {
+		n += opOverheadBytes + len(c.Page.Items[i].Key) + len(c.Page.Items[i].Value)
+	}
+	return int64(n)
+}
+
+func appendBytes(b, v []byte) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
+}
+
+func appendOptional(b, v []byte) []byte {
+	if v == nil {
+		return append(b, 0)
+	}
+	return appendBytes(append(b, 1), v)
+}
+
+func flag(on bool, bit byte) byte {
+	if on {
+		return bit
+	}
+	return 0
+}
+
+func appendCall(b []byte, c *Call, left time.Duration) []byte {
+	b = binary.AppendUvarint(b, c.seq)
+	b = append(b, byte(c.Kind))
+	b = binary.AppendUvarint(b, c.Shard)
+	b = binary.AppendUvarint(b, uint64(left/time.Millisecond))
+	switch c.Kind {
+	case CallOps:
+		b = binary.AppendUvarint(b, uint64(len(c.Positions)))
+		for _, p := range c.Positions {
+			b = appendOp(b, &c.Batch.Ops[p])
+		}
+	case CallScan:
+		b = append(b, byte(c.Scan.View), flag(c.Scan.KeysOnly, 1))
+		b = appendBytes(b, c.Scan.Prefix)
+		b = appendOptional(b, c.Scan.After)
+		b = binary.AppendUvarint(b, uint64(c.Scan.Limit))
+	}
+	return b
+}
+
+func appendOp(b []byte, op *felix.Op) []byte {
+	fields := flag(op.ReturnOld, opReturnOld) | flag(op.Value != nil, opValue) | flag(op.Int != 0, opInt) |
+		flag(op.ExpiryMillis != 0, opExpiry) | flag(op.Version != 0, opVersion) | flag(op.NoValue, opNoValue)
+	b = append(b, byte(op.Kind), byte(op.View), byte(op.If), byte(op.TTL), byte(op.ExpireIf), fields)
+	b = appendBytes(b, op.Key)
+	if op.Value != nil {
+		b = appendBytes(b, op.Value)
+	}
+	if op.Int != 0 {
+		b = binary.AppendVarint(b, op.Int)
+	}
+	if op.ExpiryMillis != 0 {
+		b = binary.AppendVarint(b, op.ExpiryMillis)
+	}
+	if op.Version != 0 {
+		b = binary.AppendUvarint(b, op.Version)
+	}
+	return b
+}
+
+func appendError(b []byte, e *felix.Error) []byte {
+	for i, shared := range sharedErrors {
+		if e == shared {
+			return append(b, byte(i))
+		}
+	}
+	b = append(b, 0, byte(e.Code))
+	b = append(binary.AppendUvarint(b, uint64(len(e.Message))), e.Message...)
+	return binary.AppendUvarint(b, uint64(max(e.RetryAfter, 0)))
+}
+
+func appendAnswer(b []byte, c *Call) []byte {
+	b = binary.AppendUvarint(b, c.seq)
+	at := len(b)
+	b = append(b, 0, 0, 0, 0)
+	switch {
+	case c.Outcome == NotOwner:
+		b = binary.AppendUvarint(append(b, howNotOwner), c.Owner)
+	case c.Err != nil:
+		b = appendError(append(b, howRefused), c.Err)
+	default:
+		b = appendResults(append(b, howAnswered), c)
+	}
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b
+}
+
+func appendResults(b []byte, c *Call) []byte {
+	switch c.Kind {
+	case CallOps:
+		b = binary.AppendUvarint(b, uint64(len(c.Positions)))
+		for _, p := range c.Positions {
+			b = appendReply(b, &c.Batch.Replies[p])
+		}
+	case CallScan:
+		b = append(b, flag(c.Page.More, 1))
+		b = appendBytes(b, c.Page.Next)
+		b = binary.AppendVarint(b, c.Page.NowMillis)
+		b = binary.AppendUvarint(b, uint64(len(c.Page.Items)))
+		for i := range c.Page.Items {
+			item := &c.Page.Items[i]
+			b = appendBytes(b, item.Key)
+			b = binary.AppendVarint(append(b, byte(item.Kind)), item.Int)
+			b = appendOptional(b, item.Value)
+			b = binary.AppendVarint(b, item.ExpiresAtMillis)
+			b = binary.AppendUvarint(b, item.Version)
+		}
+	case CallCount:
+		b = binary.AppendVarint(b, c.Count.Counters)
+		b = binary.AppendVarint(b, c.Count.Values)
+		b = binary.AppendVarint(b, c.Count.Keys)
+	case CallBarrier:
+		b = binary.AppendUvarint(b, c.Index)
+		b = binary.AppendVarint(b, c.NowMillis)
+	}
+	return b
+}
+
+func appendReply(b []byte, r *felix.Reply) []byte {
+	if r.Err != nil {
+		return appendError(append(b, replyErr), r.Err)
+	}
+	b = append(b, flag(r.Applied, replyApplied)|flag(r.Found != 0, replyFound)|flag(r.Int != 0, replyInt)|
+		flag(r.Value != nil, replyValue)|flag(r.ExpiresAtMillis != 0, replyExpires)|flag(r.NowMillis != 0, replyNow)|
+		flag(r.Version != 0, replyVersion))
+	if r.Found != 0 {
+		b = append(b, byte(r.Found))
+	}
+	if r.Int != 0 {
+		b = binary.AppendVarint(b, r.Int)
+	}
+	if r.Value != nil {
+		b = appendBytes(b, r.Value)
+	}
+	if r.ExpiresAtMillis != 0 {
+		b = binary.AppendVarint(b, r.ExpiresAtMillis)
+	}
+	if r.NowMillis != 0 {
+		b = binary.AppendVarint(b, r.NowMillis)
+	}
+	if r.Version != 0 {
+		b = binary.AppendUvarint(b, r.Version)
+	}
+	return b
+}

@@ -1,0 +1,239 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer/peerv1"
+)
+
+// What is asked before a broker is a member needs no handshake, and answers what
+// the other side says, errors too.
+func TestCaller(t *testing.T) {
+	a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	c := a.net.Caller(b.addr)
+	if p, err := c.Probe(ctx); err != nil || p != (ProbeInfo{2, storeOf(2), "cluster", true, "digest"}) {
+		t.Errorf("Probe: %+v, %v", p, err)
+	}
+	adoption := Adoption{ClusterID: "cluster", Founders: []Peer{{1, "s1", "h:1"}, {2, "s2", "h:2"}}}
+	if err := c.Adopt(ctx, adoption); err != nil || !reflect.DeepEqual(b.adopted, adoption) {
+		t.Errorf("Adopt: %+v, %v", b.adopted, err)
+	}
+	if err := c.Form(ctx, "cluster"); err != nil {
+		t.Errorf("Form: %v", err)
+	}
+	var r *Refusal
+	if err := c.Form(ctx, "other"); !errors.As(err, &r) || r.Reason != ReasonCluster || r.Message != "another cluster" {
+		t.Errorf("Form of another cluster: %v", err)
+	}
+	join := JoinRequest{Node: 4, StoreID: "s4", PeerAddr: "p", HTTPAddr: "h", RESPAddr: "r", Version: "v", Features: []string{"f", "g"}}
+	reply, err := c.Join(ctx, join)
+	want := JoinReply{ClusterID: "cluster", MetaRaftID: 8, Nodes: []Peer{{1, "store1", "h1:1"}, {2, "store2", "h2:2"}}}
+	if err != nil || !reflect.DeepEqual(b.joined, join) || !reflect.DeepEqual(reply, want) {
+		t.Errorf("Join: %+v, %+v, %v", b.joined, reply, err)
+	}
+	join.Node = 1
+	if _, err := c.Join(ctx, join); felix.AsError(err).Code != felix.AlreadyExists || felix.AsError(err).Message != "node 1 exists" {
+		t.Errorf("Join of one that exists: %v", err)
+	}
+	if _, err := a.net.Caller("127.0.0.1:1").Probe(ctx); felix.AsError(err).Code != felix.Unavailable {
+		t.Errorf("Probe of nobody: %v", err)
+	}
+}
+
+// Members ask about shards and metadata; brokers of other clusters may not.
+func TestMembersAsk(t *testing.T) {
+	a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
+	a.net.SetPeers([]Peer{b.peer()})
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	if s, err := a.net.Status(ctx, 2); err != nil || len(s.GetShards()) != 1 || s.GetShards()[0].GetShard() != 5 {
+		t.Errorf("Status: %v, %v", s, err)
+	}
+	if err := a.net.AwaitMeta(ctx, 2, 5); err != nil {
+		t.Errorf("AwaitMeta: %v", err)
+	}
+	short, stop := timeout(50 * time.Millisecond)
+	defer stop()
+	if err := a.net.AwaitMeta(short, 2, 0); felix.AsError(err).Code != felix.Unavailable {
+		t.Errorf("AwaitMeta of what does not come: %v", err)
+	}
+	a.locked(func() { a.id.ClusterID = "other" })
+	var r *Refusal
+	if _, err := a.net.Status(ctx, 2); !errors.As(err, &r) || r.Reason != ReasonCluster {
+		t.Errorf("Status from another cluster: %v", err)
+	}
+	if err := a.net.AwaitMeta(ctx, 2, 5); !errors.As(err, &r) || r.Reason != ReasonCluster {
+		t.Errorf("AwaitMeta from another cluster: %v", err)
+	}
+	if _, err := a.net.Status(ctx, 3); felix.AsError(err).Code != felix.Unavailable {
+		t.Errorf("Status of nobody: %v", err)
+	}
+}
+
+// snapshotOf makes the header of a snapshot and the next of its chunks.
+func snapshotOf(chunks [][]byte) (SnapshotHeader, func([]byte) ([]byte, error)) {
+	h := SnapshotHeader{Shard: 6, Applied: []byte("applied"), EstimatedBytes: 1234,
+		Message: &raftpb.Message{Type: raftpb.MsgSnap.Enum(), Term: proto.Uint64(3)}}
+	return h, func(buf []byte) ([]byte, error) {
+		if len(chunks) == 0 {
+			return nil, io.EOF
+		}
+		n := copy(buf, chunks[0])
+		chunks = chunks[1:]
+		return buf[:n], nil
+	}
+}
+
+func TestSnapshot(t *testing.T) {
+	a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
+	a.net.SetPeers([]Peer{b.peer()})
+	r := rand.New(rand.NewPCG(1, 1))
+	var want [][]byte
+	for i := range 40 {
+		chunk := bytes.Repeat([]byte{byte(r.Uint32())}, SnapshotChunkBytes)
+		want = append(want, chunk[:len(chunk)-i])
+	}
+	h, next := snapshotOf(want)
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	if err := a.net.SendSnapshot(ctx, 2, h, next); err != nil {
+		t.Fatal(err)
+	}
+	if b.header.Shard != 6 || string(b.header.Applied) != "applied" || b.header.EstimatedBytes != 1234 || !proto.Equal(b.header.Message, h.Message) {
+		t.Errorf("the header came as %+v", b.header)
+	}
+	if !reflect.DeepEqual(b.chunks, want) {
+		t.Errorf("%d chunks came, not the same", len(b.chunks))
+	}
+	h, next = snapshotOf(nil)
+	if err := a.net.SendSnapshot(ctx, 2, h, next); err != nil {
+		t.Errorf("one without records: %v", err)
+	}
+}
+
+// A snapshot that breaks off, at either end, is an error at both, and is never
+// taken for a whole one.
+func TestSnapshotFails(t *testing.T) {
+	a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
+	a.net.SetPeers([]Peer{b.peer()})
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	h, _ := snapshotOf(nil)
+	chunks := 0
+	err := a.net.SendSnapshot(ctx, 2, h, func(buf []byte) ([]byte, error) {
+		if chunks++; chunks > 3 {
+			return nil, errors.New("the disk is gone")
+		}
+		return buf, nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "the disk is gone") {
+		t.Errorf("the sender's error: %v", err)
+	}
+	b.locked(func() { b.snapErr = errors.New("no such replica") })
+	// The receiver says so while the sender is still sending.
+	err = a.net.SendSnapshot(ctx, 2, h, func(buf []byte) ([]byte, error) { return buf, nil })
+	if err == nil || !strings.Contains(err.Error(), "no such replica") {
+		t.Errorf("the receiver's error: %v", err)
+	}
+	gone, stop := context.WithCancel(ctx)
+	b.locked(func() { b.snapErr = nil })
+	err = a.net.SendSnapshot(gone, 2, h, func(buf []byte) ([]byte, error) {
+		stop()
+		return buf, nil
+	})
+	if err == nil {
+		t.Error("one that was given up was taken")
+	}
+	if err := a.net.SendSnapshot(ctx, 3, h, nil); felix.AsError(err).Code != felix.Unavailable {
+		t.Errorf("to nobody: %v", err)
+	}
+}
+
+// No more than two go out, and two come in, at a time.
+func TestSnapshotsAreFew(t *testing.T) {
+	a, b, c := newBroker(t, 1, nil), newBroker(t, 2, nil), newBroker(t, 3, nil)
+	a.net.SetPeers([]Peer{c.peer()})
+	b.net.SetPeers([]Peer{c.peer()})
+	c.stall = make(chan struct{})
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	sent := make(chan error, felix.MaxSnapshotStreams)
+	send := func(from *broker) error {
+		h, next := snapshotOf([][]byte{[]byte("x")})
+		return from.net.SendSnapshot(ctx, 3, h, next)
+	}
+	for range felix.MaxSnapshotStreams {
+		go func() { sent <- send(a) }()
+	}
+	eventually(t, "two snapshots are on their way", func() bool { return len(c.net.taking) == felix.MaxSnapshotStreams })
+	if err := send(a); felix.AsError(err) != errSnapshotsBusy {
+		t.Errorf("a third one from the same broker: %v", err)
+	}
+	if err := send(b); felix.AsError(err).Code != felix.ResourceExhausted {
+		t.Errorf("a third one from another broker: %v", err)
+	}
+	close(c.stall)
+	for range felix.MaxSnapshotStreams {
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := send(b); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// What was damaged on its way, lost or left out is noticed.
+func TestDamagedSnapshot(t *testing.T) {
+	chunk := func(crc uint32) *peerv1.SnapshotFrame {
+		return &peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_Chunk{Chunk: &peerv1.SnapshotChunk{Data: []byte("data"), Crc32C: crc}}}
+	}
+	end := func(chunks uint64) *peerv1.SnapshotFrame {
+		return &peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_End{End: &peerv1.SnapshotEnd{Chunks: chunks}}}
+	}
+	good := crcOf([]byte("data"))
+	for name, v := range map[string]struct {
+		frames []*peerv1.SnapshotFrame
+		says   string
+	}{
+		"whole":       {[]*peerv1.SnapshotFrame{chunk(good), chunk(good), end(2)}, "EOF"},
+		"damaged":     {[]*peerv1.SnapshotFrame{chunk(good), chunk(good + 1), end(2)}, "chunk 1 of the snapshot is damaged"},
+		"one missing": {[]*peerv1.SnapshotFrame{chunk(good), end(2)}, "has 2 chunks, 1 have come"},
+		"no end":      {[]*peerv1.SnapshotFrame{chunk(good)}, "broke off after 1 chunks: unexpected EOF"},
+		"no chunk":    {[]*peerv1.SnapshotFrame{{}}, "consists of chunks"},
+	} {
+		stall := time.NewTimer(time.Hour)
+		r := &chunkReader{stall: stall, receive: func() (*peerv1.SnapshotFrame, error) {
+			if len(v.frames) == 0 {
+				return nil, io.EOF
+			}
+			f := v.frames[0]
+			v.frames = v.frames[1:]
+			return f, nil
+		}}
+		var err error
+		for err == nil {
+			_, err = r.next()
+		}
+		if !strings.Contains(err.Error(), v.says) || (err == io.EOF) != (name == "whole") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, again := r.next(); again != err {
+			t.Errorf("%s: first %v, then %v", name, err, again)
+		}
+	}
+}
