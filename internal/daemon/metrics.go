@@ -61,6 +61,8 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	counter("felix_operations_total", "Operations evaluated.", b.Operations)
 	gauge("felix_inflight_bytes", "Memory of operations that wait or are in flight.", b.InflightBytes)
 	gauge("felix_record_bytes", "Memory of records.", b.RecordBytes)
+	gauge("felix_dirty_bytes", "Memory of records that are not in the state store yet; at --record-memory writes wait.", b.DirtyBytes)
+	gauge("felix_log_bytes", "What a restart would replay, over all shards; at 1 GiB writes wait.", b.LogBytes)
 	counter("felix_log_commits_total", "Batches written to the log.", b.Log.Commits)
 	counter("felix_log_syncs_total", "Batches written to the log and synced.", b.Log.Syncs)
 	counter("felix_log_written_bytes_total", "Bytes written to the log.", b.Log.WrittenBytes)
