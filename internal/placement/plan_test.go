@@ -1,0 +1,63 @@
+package placement
+
+import (
+	"reflect"
+	"testing"
+)
+
+// on is a shard whose replicas, voters all, are on nodes; the first is its
+// preferred owner.
+func on(id uint64, nodes ...uint64) Shard {
+	s := Shard{ID: id, NextRaft: 1, Prefer: nodes[0]}
+	for _, n := range nodes {
+		s.Replicas = append(s.Replicas, Replica{Raft: s.NextRaft, Node: n, Want: Voter, Have: Voter})
+		s.NextRaft++
+	}
+	return s
+}
+
+// planned is the plan of shards, without the metadata's.
+func planned(nodes []Node, limits Limits, targets ...Target) []Change {
+	nobody := Shard{ID: 1, Replicas: []Replica{{Raft: 1, Node: 99, Want: Voter, Have: Voter}}, Prefer: 99}
+	return Plan(Input{Nodes: nodes, Meta: nobody, Shards: targets, Limits: limits})
+}
+
+func expect(t *testing.T, got []Change, want ...Change) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the plan is %+v, want %+v", got, want)
+	}
+}
+
+// A replica that died before it had a vote only stands in the way of others.
+func TestPlanGivesUpWhatNeverVoted(t *testing.T) {
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true}, {ID: 3, Up: true, State: Draining}, {ID: 4, Dead: true}}
+	s := on(2, 1, 2, 3, 4)
+	s.Replicas[2].Want, s.Replicas[3].Have = Gone, Learner
+	expect(t, planned(nodes, Limits{Shards: 8, Receiving: 2}, Target{s, 3}), Change{Shard: 2, Wants: []Want{{4, Gone}}})
+}
+
+// Shards without a majority are left alone, and do not keep others from changing.
+func TestPlanWithoutAMajority(t *testing.T) {
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true, State: Draining}, {ID: 3, Dead: true}}
+	limits := Limits{Shards: 1, Receiving: 1}
+	expect(t, planned(nodes, limits, Target{on(2, 3), 1}))
+	stuck := on(3, 3, 1)
+	stuck.Replicas[0].Want, stuck.Replicas[1].Have = Gone, None
+	expect(t, planned(nodes, limits, Target{stuck, 1}, Target{on(4, 2), 1}), Change{Shard: 4, Wants: []Want{{1, Voter}, {2, Gone}}})
+}
+
+func TestPlanTakesTheNodeWithLeast(t *testing.T) {
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true}, {ID: 3, Up: true}}
+	expect(t, planned(nodes, Limits{Shards: 1, Receiving: 1}, Target{on(2, 2), 1}, Target{on(3, 1), 2}),
+		Change{Shard: 3, Wants: []Want{{3, Voter}}})
+}
+
+// Where the first node owns nothing that the last one has, others pass it on;
+// or nothing happens, when that is more than may change at once.
+func TestPlanPassesOwnersOn(t *testing.T) {
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true}, {ID: 3, Up: true}}
+	shards := []Target{{on(2, 1, 2), 2}, {on(3, 1, 2), 2}, {on(4, 2, 3), 2}}
+	expect(t, planned(nodes, Limits{Preferred: 1}, shards...))
+	expect(t, planned(nodes, Limits{Preferred: 2}, shards...), Change{Shard: 2, Prefer: 2}, Change{Shard: 4, Prefer: 3})
+}
