@@ -129,7 +129,7 @@ func compare(t *testing.T, name, what string, got, want []string) {
 // everybody else may not, not even through a test.
 func TestRulesOfTheHouse(t *testing.T) {
 	doors := []string{"internal/httpapi", "internal/redisapi", "internal/resp", "internal/netloop"}
-	inside := []string{"internal/shard", "internal/raftlog", "internal/store", "internal/record", "internal/engine", "internal/broker",
+	inside := []string{"internal/shard", "internal/raftlog", "internal/store", "internal/record", "internal/engine", "internal/broker", "internal/placement",
 		"internal/peer", "internal/peer/peerv1", "internal/peer/peerv1/peerv1connect"}
 	all := modules(t)
 	for _, p := range packages(t) {
