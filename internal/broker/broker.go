@@ -32,6 +32,7 @@ import (
 type Options struct {
 	Dir    string // the data directory; made if missing
 	FS     vfs.FS // nil is the disk
+	NodeID uint64 // which node the broker is: the one that the directory is of, or 1, if 0
 	Logger *slog.Logger
 	// Fatal is told why the process must end: a failed disk, damaged data. It
 	// must not return in production; nothing is acknowledged after it.
@@ -117,8 +118,8 @@ type Broker struct {
 	caches   map[felix.Scope]*cache
 	replicas map[uint64]*replica
 	meta     *cache
-	metaMu   sync.Mutex   // serializes changes of the metadata on this broker
-	doubtful []*cacheMeta // guarded by metaMu: perhaps in the metadata, perhaps not
+	metaMu   sync.Mutex // serializes changes of the metadata on this broker
+	doubtful []doubt    // guarded by metaMu
 
 	stop       context.CancelFunc
 	background sync.WaitGroup // checkpointer, sweeper
@@ -166,6 +167,9 @@ func Open(o Options) (_ *Broker, err error) {
 			b.closeStorage()
 		}
 	}()
+	if err = b.dir.begin(o.NodeID); err != nil {
+		return nil, err
+	}
 	if b.log, err = raftlog.Open(b.dir.path("log"), raftlog.Options{FS: o.FS, Logger: o.Logger, Fatal: b.opts.Fatal}); err != nil {
 		return nil, err
 	}

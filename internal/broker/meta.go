@@ -17,34 +17,57 @@ import (
 // replays its log, and what a change of the metadata waits for the disk.
 const metaTimeout = time.Minute
 
-// Keys of the meta shard.
-const (
-	cachePrefix  = "cache/"     // + tenant/namespace/name: a cacheMeta as JSON
-	nextShardKey = "next-shard" // a counter: the ids given out so far, above metaShard
-)
+// metaBatch is how many records of the metadata are written together: a few
+// megabytes at most, for which there is always room in flight.
+const metaBatch = 32
 
-// cacheMetaFormat is the newest form of cacheMeta that this build reads.
-const cacheMetaFormat = 1
-
-// cacheMeta is a cache in the metadata.
-type cacheMeta struct {
-	Format          int      `json:"format"`
-	Tenant          string   `json:"tenant"`
-	Namespace       string   `json:"namespace"`
-	Name            string   `json:"name"`
-	Replication     int      `json:"replication"` // the target
-	Consistency     string   `json:"consistency"`
-	CreatedAtMillis int64    `json:"created_at_millis"`
-	ShardIDs        []uint64 `json:"shard_ids"` // by shard number; never reused
-
-	version uint64 // of the record it was read from
+// metaSet is an operation that writes a record of the metadata under a
+// condition.
+func metaSet(key []byte, m any, cond felix.If, version uint64) (felix.Op, error) {
+	raw, err := json.Marshal(m)
+	return felix.Op{Kind: felix.Set, View: felix.ViewValue, If: cond, Version: version, Key: key, Value: raw}, err
 }
 
-func (m *cacheMeta) scope() felix.Scope {
-	return felix.Scope{Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Name}
+// metaWrite runs operations on the meta shard in their order, which is also
+// that in which a crash lets them take effect. Those that depend on a version
+// must all do so.
+func (b *Broker) metaWrite(ctx context.Context, ops []felix.Op) error {
+	for part := range slices.Chunk(ops, metaBatch) {
+		replies, err := felix.Do(ctx, b.meta, part...)
+		if err != nil {
+			return err
+		}
+		for i, r := range replies {
+			if r.Err != nil {
+				return r.Err
+			}
+			if part[i].If == felix.IfVersion && !r.Applied {
+				return fmt.Errorf("the metadata's %q was changed by somebody else", part[i].Key)
+			}
+		}
+	}
+	return nil
 }
 
-func cacheKey(s felix.Scope) []byte { return []byte(cachePrefix + s.String()) }
+// firstRecords are what the metadata of a cluster of one begins with, for the
+// identity that the directory has or is about to get. The cluster's own record
+// comes last: where it is, all of them are.
+func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
+	now := b.opts.Wall()
+	node, err := metaSet(nodeKey(id.NodeID), &nodeMeta{Format: nodeMetaFormat, ID: id.NodeID, StoreID: id.StoreID,
+		Features: supportedFeatures(), State: nodeActive, Starts: id.Starts}, felix.IfAbsent, 0)
+	cluster, clusterErr := metaSet([]byte(clusterKey), &clusterMeta{Format: clusterMetaFormat, ClusterID: id.ClusterID,
+		CreatedAtMillis: now, Shard: soleShard(metaShard, id.NodeID)}, felix.IfAbsent, 0)
+	feature, featureErr := metaSet([]byte(featurePrefix+leaseFreeReads),
+		&featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now}, felix.IfAbsent, 0)
+	if err := errors.Join(err, clusterErr, featureErr); err != nil {
+		return nil, err
+	}
+	if !isNew {
+		return []felix.Op{node, cluster}, nil
+	}
+	return []felix.Op{node, feature, cluster}, nil
+}
 
 // openCache opens the shards of a cache and publishes it.
 func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
@@ -53,8 +76,8 @@ func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
 		return nil, fmt.Errorf("the metadata of cache %s: %w", m.scope(), err)
 	}
 	c := &cache{b: b, scope: m.scope(), created: m.CreatedAtMillis,
-		settings: felix.CacheSettings{Shards: len(m.ShardIDs), Replication: m.Replication, Consistency: consistency}}
-	for _, id := range m.ShardIDs {
+		settings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency}}
+	for _, id := range m.shardIDs() {
 		r, err := b.openShard(id, consistency)
 		if err != nil {
 			return nil, err
@@ -65,40 +88,6 @@ func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
 	b.caches[c.scope] = c
 	b.mu.Unlock()
 	return c, nil
-}
-
-// readCaches lists the metadata of all caches.
-func (b *Broker) readCaches(ctx context.Context) ([]*cacheMeta, error) {
-	var all []*cacheMeta
-	req := felix.ScanRequest{View: felix.ViewValue, Prefix: []byte(cachePrefix), Limit: 1000}
-	for {
-		page, err := b.meta.Scan(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		for _, item := range page.Items {
-			m, err := parseCacheMeta(item.Value, item.Version)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, m)
-		}
-		if !page.More {
-			return all, nil
-		}
-		req.After = page.Next
-	}
-}
-
-func parseCacheMeta(raw []byte, version uint64) (*cacheMeta, error) {
-	m := &cacheMeta{version: version}
-	if err := json.Unmarshal(raw, m); err != nil {
-		return nil, fmt.Errorf("the metadata of a cache is corrupt: %w", err)
-	}
-	if m.Format > cacheMetaFormat {
-		return nil, fmt.Errorf("the metadata of cache %s has format %d, this build knows %d: use the newer build", m.scope(), m.Format, cacheMetaFormat)
-	}
-	return m, nil
 }
 
 // metaDo runs one operation on the meta shard. A change is waited for even if
@@ -205,14 +194,15 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 	if err != nil {
 		return nil, false, err
 	}
-	m := &cacheMeta{Format: cacheMetaFormat, Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache,
+	m := &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache,
 		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall()}
 	for i := range settings.Shards {
-		m.ShardIDs = append(m.ShardIDs, metaShard+uint64(reply.Int)-uint64(settings.Shards)+uint64(i)+1)
+		id := metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
+		m.Shards = append(m.Shards, soleShard(id, b.dir.identity.NodeID))
 	}
 	// First the shards, then the name: what a crash leaves behind in between
 	// is dropped at the next start.
-	if err := b.bootstrap(m.ShardIDs...); err != nil {
+	if err := b.bootstrap(settings.Consistency, m.Shards...); err != nil {
 		return nil, false, err
 	}
 	if created, err = b.nameCache(ctx, m); err != nil {
@@ -231,19 +221,26 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 // shards if that fails or the name is taken. Where it is not known whether it
 // failed, settle drops them later. metaMu is held.
 func (b *Broker) nameCache(ctx context.Context, m *cacheMeta) (named bool, err error) {
-	raw, err := json.Marshal(m)
+	op, err := metaSet(cacheKey(m.scope()), m.newest(), felix.IfAbsent, 0)
 	if err != nil {
 		return false, err
 	}
-	put, err := b.metaDo(ctx, felix.Op{Kind: felix.Set, View: felix.ViewValue, If: felix.IfAbsent, Key: cacheKey(m.scope()), Value: raw})
+	put, err := b.metaDo(ctx, op)
 	switch {
 	case err == nil && put.Applied:
 		return true, nil
 	case err != nil && felix.AsError(err).MayBeApplied():
-		b.doubtful = append(b.doubtful, m)
+		b.doubtful = append(b.doubtful, doubt{m.scope(), m.shardIDs()})
 		return false, err
 	}
-	return false, errors.Join(err, b.dropData(m.ShardIDs))
+	return false, errors.Join(err, b.dropData(m.shardIDs()))
+}
+
+// doubt is a cache that is perhaps in the metadata and perhaps not, with these
+// shards.
+type doubt struct {
+	scope  felix.Scope
+	shards []uint64
 }
 
 // settle finds out which of the caches that earlier attempts have left in doubt
@@ -251,13 +248,13 @@ func (b *Broker) nameCache(ctx context.Context, m *cacheMeta) (named bool, err e
 // add up. metaMu is held.
 func (b *Broker) settle(ctx context.Context) error {
 	for len(b.doubtful) > 0 {
-		m := b.doubtful[0]
-		named, err := b.readCache(ctx, m.scope())
+		d := b.doubtful[0]
+		named, err := b.readCache(ctx, d.scope)
 		if err != nil && felix.AsError(err).Code != felix.CacheNotFound {
 			return err
 		}
-		if err != nil || !slices.Equal(named.ShardIDs, m.ShardIDs) {
-			if err := b.dropData(m.ShardIDs); err != nil {
+		if err != nil || !slices.Equal(named.shardIDs(), d.shards) {
+			if err := b.dropData(d.shards); err != nil {
 				return err
 			}
 		}
@@ -359,7 +356,7 @@ func (b *Broker) readCache(ctx context.Context, scope felix.Scope) (*cacheMeta, 
 	if reply.Found == felix.NoRecord {
 		return nil, felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
 	}
-	return parseCacheMeta(reply.Value, reply.Version)
+	return parseCacheMeta(string(cacheKey(scope)), reply.Value, reply.Version)
 }
 
 // SetReplication implements felix.Service. The records are counted first: once
@@ -383,11 +380,11 @@ func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replicat
 		return info, "", err
 	}
 	m.Replication = replication
-	raw, err := json.Marshal(m)
+	op, err := metaSet(cacheKey(scope), m.newest(), felix.IfVersion, m.version)
 	if err != nil {
 		return info, "", err
 	}
-	reply, err := b.metaDo(ctx, felix.Op{Kind: felix.Set, View: felix.ViewValue, If: felix.IfVersion, Version: m.version, Key: cacheKey(scope), Value: raw})
+	reply, err := b.metaDo(ctx, op)
 	if err != nil {
 		return info, "", err
 	}
@@ -426,7 +423,7 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	if err != nil {
 		// Perhaps deleted: then nothing may be acknowledged in it any more.
 		// Perhaps not: then its data must stay.
-		b.doubtful = append(b.doubtful, &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache, ShardIDs: ids})
+		b.doubtful = append(b.doubtful, doubt{scope, ids})
 		return err
 	}
 	return b.dropData(ids)

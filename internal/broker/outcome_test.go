@@ -200,12 +200,12 @@ func TestCachesInDoubtLeaveNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
-		b, err := Open(Options{Dir: "data", FS: vfs.NewMem(), InflightBytes: 300})
+		b, err := Open(Options{Dir: "data", FS: vfs.NewMem(), InflightBytes: 4 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
-		scope := felix.Scope{Tenant: "t", Namespace: "n", Cache: strings.Repeat("c", 60)}
-		_, _, _, err = b.CreateCache(context.Background(), scope, felix.CacheSettings{Shards: 3})
+		scope := felix.Scope{Tenant: "t", Namespace: "n", Cache: "c"}
+		_, _, _, err = b.CreateCache(context.Background(), scope, felix.CacheSettings{Shards: 100})
 		if felix.AsError(err).Code != felix.ResourceExhausted {
 			t.Errorf("CreateCache = %v; its metadata is too large for the budget", err)
 		}

@@ -19,9 +19,6 @@ import (
 // metaShard is the shard that holds the cluster's metadata.
 const metaShard = 1
 
-// raftID is this broker's replica id in every shard: it is the only one.
-const raftID = 1
-
 const (
 	electionTicks  = 10
 	heartbeatTicks = 1
@@ -37,16 +34,19 @@ const (
 const bootstrapIndex = 1
 
 // bootstrap gives new shards their first state, durably: an applied prefix of
-// one entry that never was, with this replica as the only voter. A crash
-// before the log agrees is mended when the shard is opened.
-func (b *Broker) bootstrap(ids ...uint64) error {
-	conf, err := proto.Marshal(&raftpb.ConfState{Voters: []uint64{raftID}})
-	if err != nil {
-		return err
-	}
-	parts := make([]store.Checkpoint, 0, len(ids))
-	for _, id := range ids {
-		parts = append(parts, store.Checkpoint{Shard: id, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: conf}})
+// one entry that never was, with the placement's first replicas as voters, and
+// which of them this broker has. A crash before the log agrees is mended when
+// the shard is opened.
+func (b *Broker) bootstrap(consistency felix.Consistency, shards ...shardMeta) error {
+	parts := make([]store.Checkpoint, 0, len(shards))
+	for i := range shards {
+		s := &shards[i]
+		conf, err := proto.Marshal(&raftpb.ConfState{Voters: s.Initial})
+		if err != nil {
+			return err
+		}
+		parts = append(parts, store.Checkpoint{Shard: s.ID, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: conf},
+			Replica: &record.Replica{RaftID: s.replicaOn(b.dir.identity.NodeID), Consistency: byte(consistency)}})
 	}
 	return b.db.WriteCheckpoint(parts...)
 }
@@ -58,8 +58,15 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	if err != nil {
 		return nil, err
 	}
-	if !ok {
+	mine, known, err := b.db.Replica(id)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || !known {
 		return nil, fmt.Errorf("data directory %s: shard %d is in the metadata but has no state on disk: the directory is damaged, restore it", b.opts.Dir, id)
+	}
+	if mine.Consistency != byte(consistency) {
+		return nil, fmt.Errorf("data directory %s: shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", b.opts.Dir, id)
 	}
 	log, err := b.log.Shard(id)
 	if err != nil {
@@ -74,7 +81,7 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 		return nil, err
 	}
 	table := store.NewTable(applied, b.budget)
-	s, err := shard.New(shard.Config{ID: id, RaftID: raftID, Consistency: consistency, Log: log, Table: table,
+	s, err := shard.New(shard.Config{ID: id, RaftID: mine.RaftID, Consistency: consistency, Log: log, Table: table,
 		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
 		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes,
 		Room: func(bytes int64) bool { return b.room(id, bytes) }})
@@ -109,13 +116,8 @@ func (b *Broker) openShards() error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(onDisk, metaShard) {
-		if len(onDisk) > 0 {
-			return fmt.Errorf("data directory %s: the metadata is missing beside %d shards: the directory is damaged, restore it", b.opts.Dir, len(onDisk))
-		}
-		if err := b.bootstrap(metaShard); err != nil {
-			return err
-		}
+	if err := b.prepareMeta(onDisk); err != nil {
+		return err
 	}
 	r, err := b.openShard(metaShard, felix.Quorum)
 	if err != nil {
@@ -124,20 +126,44 @@ func (b *Broker) openShards() error {
 	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, replicas: []*replica{r}}
 	ctx, cancel := context.WithTimeout(context.Background(), metaTimeout)
 	defer cancel()
-	all, err := b.readCaches(ctx)
+	v, err := b.firstView(ctx)
 	if err != nil {
-		return fmt.Errorf("reading the metadata: %w", err)
+		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
 	}
 	wanted := map[uint64]bool{metaShard: true}
-	for _, m := range all {
+	for _, m := range v.caches {
 		if _, err := b.openCache(m); err != nil {
 			return err
 		}
-		for _, id := range m.ShardIDs {
+		for _, id := range m.shardIDs() {
 			wanted[id] = true
 		}
 	}
 	return b.dropUnwanted(onDisk, wanted)
+}
+
+// prepareMeta sees to it that the meta shard can be opened: on a new directory
+// it makes its first state, once. If that is gone later, so is what was decided
+// since, and perhaps acknowledged.
+func (b *Broker) prepareMeta(onDisk []uint64) error {
+	id := b.dir.identity
+	switch there := slices.Contains(onDisk, metaShard); {
+	case !there && (id.Bootstrapped || len(onDisk) > 0):
+		return fmt.Errorf("data directory %s: the metadata is missing: the directory is damaged, restore it", b.opts.Dir)
+	case !there:
+		if err := b.bootstrap(felix.Quorum, soleShard(metaShard, id.NodeID)); err != nil {
+			return err
+		}
+	case id.Format < dataFormat: // made by a build that did not note it
+		if err := b.db.SetReplicas(map[uint64]record.Replica{metaShard: {RaftID: firstRaft, Consistency: byte(felix.Quorum)}}); err != nil {
+			return err
+		}
+	}
+	if id.Bootstrapped || id.Format < dataFormat {
+		return nil
+	}
+	id.Bootstrapped = true
+	return b.dir.save(id)
 }
 
 func (b *Broker) dropUnwanted(onDisk []uint64, wanted map[uint64]bool) error {

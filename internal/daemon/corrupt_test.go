@@ -29,9 +29,10 @@ func TestCorruptDataDir(t *testing.T) {
 		{"the log is missing after a kill", killed, remove("log"), "the log is missing beside the state"},
 		{"the log is empty", stopped, remove("log/*"), "has state but no log"},
 		{"the log is empty after a kill", killed, remove("log/*"), "has state but no log"},
-		{"the state is missing", stopped, remove("state"), "the applied state ends with entry 1"},
-		// Which of two contradictions is seen first depends on what was checkpointed.
-		{"the state is missing after a kill", killed, remove("state"), ""},
+		{"felix.json has a cluster but no node", stopped, overwrite("felix.json", `{"format":2,"store_id":"00","cluster_id":"11"}`), "felix.json is corrupt"},
+		{"felix.json is of another cluster", stopped, overwrite("felix.json", `{"format":2,"store_id":"00","cluster_id":"11","node_id":1,"formed":true,"bootstrapped":true}`), "felix.json is of the cluster 11"},
+		{"the state is missing", stopped, remove("state"), "the metadata is missing"},
+		{"the state is missing after a kill", killed, remove("state"), "the metadata is missing"},
 		{"the newest log, near its start", killed, flip("log/*.log", 0.0001), "log"},
 		{"a state file is missing", stopped, remove("state/*.sst"), "state"},
 		{"a log file is missing", stopped, remove("log/*.sst"), "log"},

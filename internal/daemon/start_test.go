@@ -272,7 +272,7 @@ func TestDiskFull(t *testing.T) {
 func TestNewerFormat(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, dir string){
 		"felix.json": func(t *testing.T, dir string) {
-			writeFile(t, filepath.Join(dir, "felix.json"), `{"format":2,"store_id":"00"}`)
+			writeFile(t, filepath.Join(dir, "felix.json"), `{"format":3,"store_id":"00"}`)
 		},
 		"of the log":   func(t *testing.T, dir string) { newerMarker(t, filepath.Join(dir, "log")) },
 		"of the state": func(t *testing.T, dir string) { newerMarker(t, filepath.Join(dir, "state")) },

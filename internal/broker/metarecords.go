@@ -1,0 +1,291 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/felix-go/felix"
+)
+
+// Keys of the meta shard. All but the counter hold JSON with a format of its
+// own (docs/format.md).
+const (
+	clusterKey    = "cluster"    // a clusterMeta; written last when a cluster begins
+	nodePrefix    = "node/"      // + id, in ten digits: a nodeMeta
+	cachePrefix   = "cache/"     // + tenant/namespace/name: a cacheMeta
+	featurePrefix = "feature/"   // + name: a featureMeta; there is none of what is not finalized
+	nextShardKey  = "next-shard" // a counter: the ids given out so far, above metaShard
+)
+
+// The newest forms of the records that this build reads, and the ones that it
+// writes.
+const (
+	clusterMetaFormat = 1
+	nodeMetaFormat    = 1
+	cacheMetaFormat   = 2
+	featureMetaFormat = 1
+)
+
+// leaseFreeReads is the feature whose finalizing makes fences the way to
+// confirm a read: a build without them is refused from then on.
+const leaseFreeReads = "lease_free_reads"
+
+// supportedFeatures are those that this build can live with when they are
+// finalized.
+func supportedFeatures() []string { return []string{leaseFreeReads} }
+
+// clusterMeta is the cluster: its identity, and where the meta shard itself is.
+type clusterMeta struct {
+	Format          int       `json:"format"`
+	ClusterID       string    `json:"cluster_id"`
+	CreatedAtMillis int64     `json:"created_at_millis"`
+	Shard           shardMeta `json:"shard"`
+}
+
+// nodeMeta is a broker of the cluster, or one that was.
+type nodeMeta struct {
+	Format   int      `json:"format"`
+	ID       uint64   `json:"id"`
+	StoreID  string   `json:"store_id"`
+	PeerAddr string   `json:"peer_addr,omitempty"`
+	HTTPAddr string   `json:"http_addr,omitempty"`
+	RESPAddr string   `json:"resp_addr,omitempty"`
+	Version  string   `json:"version,omitempty"`
+	Features []string `json:"features"` // what its build supports
+	State    string   `json:"state"`
+	Instance string   `json:"instance,omitempty"` // the process, random
+	Starts   uint64   `json:"starts"`             // of its directory
+}
+
+// States of a node. One that was removed stays as a tombstone for ever: its id
+// must not come back.
+const (
+	nodeActive   = "active"
+	nodeDraining = "draining"
+	nodeRemoving = "removing"
+	nodeRemoved  = "removed"
+)
+
+// cacheMeta is a cache.
+type cacheMeta struct {
+	Format          int         `json:"format"` // as it was read
+	Tenant          string      `json:"tenant"`
+	Namespace       string      `json:"namespace"`
+	Name            string      `json:"name"`
+	Replication     int         `json:"replication"` // the target
+	Consistency     string      `json:"consistency"`
+	CreatedAtMillis int64       `json:"created_at_millis"`
+	Shards          []shardMeta `json:"shards"` // by shard number
+
+	version uint64 // of the record it was read from
+}
+
+// featureMeta is a feature that was finalized, for good.
+type featureMeta struct {
+	Format            int   `json:"format"`
+	FinalizedAtMillis int64 `json:"finalized_at_millis"`
+}
+
+// shardMeta is a shard's placement: what is wanted, and what its owner last
+// reported.
+type shardMeta struct {
+	ID       uint64        `json:"id"`                // never used again
+	NextRaft uint64        `json:"next_raft"`         // Raft ids are minted here, per shard, never used again
+	Initial  []uint64      `json:"initial,omitempty"` // the Raft ids that the shard began with, all voters
+	Prefer   uint64        `json:"prefer"`            // the node that should own it
+	Replicas []replicaMeta `json:"replicas"`
+}
+
+// replicaMeta is one replica of a shard.
+type replicaMeta struct {
+	Raft uint64 `json:"raft"`
+	Node uint64 `json:"node"`
+	Want string `json:"want"`           // voter, learner or gone
+	Have string `json:"have,omitempty"` // voter or learner, as the shard's owner found it; empty is neither
+}
+
+// What a replica is, or is to be.
+const (
+	replicaVoter   = "voter"
+	replicaLearner = "learner"
+	replicaGone    = "gone"
+)
+
+// firstRaft is the Raft id of a shard's first replica.
+const firstRaft = 1
+
+// soleShard is the placement of a shard whose only replica is on node.
+func soleShard(id, node uint64) shardMeta {
+	return shardMeta{ID: id, NextRaft: firstRaft + 1, Initial: []uint64{firstRaft}, Prefer: node,
+		Replicas: []replicaMeta{{Raft: firstRaft, Node: node, Want: replicaVoter, Have: replicaVoter}}}
+}
+
+// replicaOn is the Raft id of the shard's replica on a node that is to have
+// one, or 0.
+func (s *shardMeta) replicaOn(node uint64) uint64 {
+	for _, r := range s.Replicas {
+		if r.Node == node && r.Want != replicaGone {
+			return r.Raft
+		}
+	}
+	return 0
+}
+
+// check says what cannot be in a placement.
+func (s *shardMeta) check() error {
+	if s.ID == 0 || len(s.Replicas) == 0 || s.Prefer == 0 {
+		return fmt.Errorf("shard %d is nowhere", s.ID)
+	}
+	seen := map[uint64]bool{}
+	on := map[uint64]bool{}
+	for _, r := range s.Replicas {
+		stays := r.Want != replicaGone
+		if r.Raft == 0 || r.Raft >= s.NextRaft || r.Node == 0 || seen[r.Raft] || stays && on[r.Node] {
+			return fmt.Errorf("shard %d has a replica %d on node %d that it cannot have", s.ID, r.Raft, r.Node)
+		}
+		if !slices.Contains([]string{replicaVoter, replicaLearner, replicaGone}, r.Want) || !slices.Contains([]string{"", replicaVoter, replicaLearner}, r.Have) {
+			return fmt.Errorf("shard %d wants its replica %d to be %q, it is %q", s.ID, r.Raft, r.Want, r.Have)
+		}
+		seen[r.Raft] = true
+		on[r.Node] = on[r.Node] || stays
+	}
+	for _, raft := range s.Initial {
+		if raft == 0 || raft >= s.NextRaft {
+			return fmt.Errorf("shard %d began with a replica %d that was never made", s.ID, raft)
+		}
+	}
+	return nil
+}
+
+func (m *cacheMeta) scope() felix.Scope {
+	return felix.Scope{Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Name}
+}
+
+// shardIDs are the shards' ids, by shard number.
+func (m *cacheMeta) shardIDs() []uint64 {
+	ids := make([]uint64, 0, len(m.Shards))
+	for i := range m.Shards {
+		ids = append(ids, m.Shards[i].ID)
+	}
+	return ids
+}
+
+func cacheKey(s felix.Scope) []byte { return []byte(cachePrefix + s.String()) }
+
+// nodeKey orders nodes by their ids.
+func nodeKey(id uint64) []byte { return fmt.Appendf(nil, "%s%010d", nodePrefix, id) }
+
+// newest is the record in the format that this build writes.
+func (m *cacheMeta) newest() *cacheMeta {
+	c := *m
+	c.Format = cacheMetaFormat
+	return &c
+}
+
+// readMeta reads a record of the metadata of which this build knows formats up
+// to known.
+func readMeta(key string, raw []byte, known int, into any) error {
+	var head struct {
+		Format int `json:"format"`
+	}
+	err := json.Unmarshal(raw, &head)
+	if err == nil && head.Format > known {
+		return fmt.Errorf("the metadata has %q in format %d, this build knows %d: use the newer build", key, head.Format, known)
+	}
+	if err == nil && head.Format < 1 {
+		err = errors.New("it has no format")
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		return corruptMeta(key, err)
+	}
+	return nil
+}
+
+func corruptMeta(key string, err error) error {
+	return fmt.Errorf("the metadata has %q, which is corrupt: %w", key, err)
+}
+
+// parseClusterMeta reads the record of clusterKey.
+func parseClusterMeta(raw []byte) (*clusterMeta, error) {
+	m := &clusterMeta{}
+	if err := readMeta(clusterKey, raw, clusterMetaFormat, m); err != nil {
+		return nil, err
+	}
+	err := m.Shard.check()
+	if err == nil && (m.ClusterID == "" || m.Shard.ID != metaShard) {
+		err = errors.New("it is not one cluster")
+	}
+	if err != nil {
+		return nil, corruptMeta(clusterKey, err)
+	}
+	return m, nil
+}
+
+// parseNodeMeta reads the record of a node's key.
+func parseNodeMeta(key string, raw []byte) (*nodeMeta, error) {
+	m := &nodeMeta{}
+	if err := readMeta(key, raw, nodeMetaFormat, m); err != nil {
+		return nil, err
+	}
+	states := []string{nodeActive, nodeDraining, nodeRemoving, nodeRemoved}
+	if key != string(nodeKey(m.ID)) || m.ID == 0 || m.ID > maxNodeID || m.StoreID == "" || !slices.Contains(states, m.State) {
+		return nil, corruptMeta(key, fmt.Errorf("it is node %d with store id %q, %q", m.ID, m.StoreID, m.State))
+	}
+	return m, nil
+}
+
+// parseCacheMeta reads the record of a cache's key. In format 1 there was one
+// broker, and so no placement but this.
+func parseCacheMeta(key string, raw []byte, version uint64) (*cacheMeta, error) {
+	m := &struct {
+		cacheMeta
+		ShardIDs []uint64 `json:"shard_ids"` // format 1
+	}{}
+	if err := readMeta(key, raw, cacheMetaFormat, m); err != nil {
+		return nil, err
+	}
+	if m.Format == 1 {
+		m.Shards = nil
+		for _, id := range m.ShardIDs {
+			m.Shards = append(m.Shards, soleShard(id, firstNode))
+		}
+	}
+	m.version = version
+	if err := m.check(key); err != nil {
+		return nil, corruptMeta(key, err)
+	}
+	return &m.cacheMeta, nil
+}
+
+// check says what cannot be in the record of a cache.
+func (m *cacheMeta) check(key string) error {
+	if err := m.scope().Validate(); err != nil {
+		return err
+	}
+	if key != string(cacheKey(m.scope())) {
+		return fmt.Errorf("it is the record of cache %s", m.scope())
+	}
+	if _, err := felix.ParseConsistency(m.Consistency); err != nil {
+		return err
+	}
+	if len(m.Shards) < 1 || len(m.Shards) > felix.MaxShardsPerCache || m.Replication < 1 || m.Replication > felix.MaxReplication {
+		return fmt.Errorf("it has %d shards, replication %d", len(m.Shards), m.Replication)
+	}
+	seen := map[uint64]bool{metaShard: true}
+	for i := range m.Shards {
+		s := &m.Shards[i]
+		if seen[s.ID] {
+			return fmt.Errorf("shard %d is not the cache's alone", s.ID)
+		}
+		seen[s.ID] = true
+		if err := s.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
