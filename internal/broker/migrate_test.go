@@ -228,9 +228,9 @@ type startCut struct {
 	where string
 }
 
-// cutStart starts a broker on mem and closes it, with a power cut before and
-// after every operation that makes something durable or changes a directory
-// until it has started. Every other one loses only a part of what was not synced.
+// cutStart starts a broker on mem and closes it, with a power cut before every
+// operation that makes something durable or changes a directory, and one when
+// it has started. Every other one loses only a part of what was not synced.
 func cutStart(t *testing.T, mem *vfs.MemFS) []startCut {
 	t.Helper()
 	var mu sync.Mutex
@@ -238,7 +238,7 @@ func cutStart(t *testing.T, mem *vfs.MemFS) []startCut {
 	rng := rand.New(rand.NewPCG(testSeed(t), 1))
 	started := false
 	disk := &diskFS{FS: mem}
-	point := func(when string, op diskOp) {
+	point := func(op diskOp) {
 		mu.Lock()
 		defer mu.Unlock()
 		if started || op.kind == "write" || op.kind == "opendir" || op.kind == "close" {
@@ -250,14 +250,14 @@ func cutStart(t *testing.T, mem *vfs.MemFS) []startCut {
 		}
 		disk.reuse.Lock()
 		defer disk.reuse.Unlock()
-		cuts = append(cuts, startCut{mem.CrashClone(cfg), when + op.kind + " " + op.path})
+		cuts = append(cuts, startCut{mem.CrashClone(cfg), "before " + op.kind + " " + op.path})
 	}
-	disk.before = func(op diskOp) error { point("before ", op); return nil }
-	disk.after = func(op diskOp) { point("after ", op) }
+	disk.before = func(op diskOp) error { point(op); return nil }
 	b, err := Open(Options{Dir: "data", FS: disk, ReplicationIsTarget: true})
 	if err != nil {
 		t.Fatal(err)
 	}
+	point(diskOp{"start", "of the broker ends"})
 	mu.Lock()
 	started = true
 	mu.Unlock()
