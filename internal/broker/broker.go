@@ -52,8 +52,9 @@ type Options struct {
 	MaxDirtyBytes   int64         // bound on records that are not in the state store yet; at it, writes wait
 	MaxLogBytes     int64         // bound on the logs of all shards, which a restart replays; at it, writes wait
 	SweepEvery      time.Duration // how often expired records are looked for
-	metaTimeout     time.Duration // these two only tests set
+	metaTimeout     time.Duration // these three only tests set
 	coverAfter      time.Duration
+	net             network
 	// ReplicationIsTarget lets a cache ask for more replicas than there are
 	// brokers; otherwise that is refused.
 	ReplicationIsTarget bool
@@ -68,7 +69,7 @@ func (o *Options) setDefaults() {
 	set(&o.BlockCacheBytes, 64<<20)
 	set(&o.InflightBytes, int64(felix.MaxInflightBrokerBytes))
 	set(&o.RequestTimeout, felix.RequestTimeout)
-	set(&o.TickInterval, 100*time.Millisecond)
+	set(&o.TickInterval, 50*time.Millisecond)
 	set(&o.CheckpointEvery, 15*time.Second)
 	set(&o.CheckpointBytes, 64<<20)
 	set(&o.CheckpointDirty, 256<<10)
@@ -77,6 +78,7 @@ func (o *Options) setDefaults() {
 	set(&o.SweepEvery, time.Second)
 	set(&o.metaTimeout, metaTimeout)
 	set(&o.coverAfter, coverAfter)
+	set[network](&o.net, noPeers{})
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -109,20 +111,24 @@ type Broker struct {
 	db        *store.DB
 	budget    *store.Budget
 	start     time.Time
+	node      uint64  // this broker's
+	net       network // the others
+	router    *router
 	workers   []*worker
 	committer *committer
 	pacer     pacer
 	inflight  atomic.Int64 // bytes of operations submitted and not answered
 
-	mu       sync.RWMutex // guards caches and replicas
+	mu       sync.RWMutex // guards caches, replicas and routes
 	caches   map[felix.Scope]*cache
 	replicas map[uint64]*replica
+	routes   map[uint64]*route // by shard
 	meta     *cache
 	metaMu   sync.Mutex // serializes changes of the metadata on this broker
 	doubtful []doubt    // guarded by metaMu
 
 	stop       context.CancelFunc
-	background sync.WaitGroup // checkpointer, sweeper
+	background sync.WaitGroup // checkpointer, sweeper, router
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
 	pagers     chan struct{}  // the same, for pages of scans
@@ -136,15 +142,23 @@ type replica struct {
 	log    *raftlog.Shard
 	worker *worker
 	id     uint64
-	paced  bool // a quorum shard: its local syncs pace the doors
+	raftID uint64
+	route  *route
+	// nodes says where the shard's replicas are, by Raft id. The map is never
+	// changed, but replaced, by the worker.
+	nodes atomic.Pointer[map[uint64]uint64]
 
 	// The worker's:
-	active    bool // in worker.active
-	closed    bool
-	capture   *captureJob
-	flushed   record.Applied // what the state store has
-	savedAt   time.Duration
+	active  bool // in worker.active
+	closed  bool
+	why     *felix.Error // closed: what requests fail with; nil: others may evaluate them
+	capture *captureJob
+	flushed record.Applied // what the state store has
+	savedAt time.Duration
+
+	// For others to see:
 	owns      atomic.Bool
+	lead      atomic.Uint64 // node that leads the shard, 0 if it is not known
 	operation atomic.Uint64 // Stats.Operations, for metrics
 }
 
@@ -152,7 +166,8 @@ type replica struct {
 // exist. It returns when every shard is open; ownership follows at once.
 func Open(o Options) (_ *Broker, err error) {
 	o.setDefaults()
-	b := &Broker{opts: o, start: time.Now(), caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{},
+	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(),
+		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
 	fatal := o.Fatal
 	// Who comes second waits, for ever if Fatal ends the process: in between,
@@ -170,6 +185,7 @@ func Open(o Options) (_ *Broker, err error) {
 	if err = b.dir.begin(o.NodeID); err != nil {
 		return nil, err
 	}
+	b.node = b.dir.identity.NodeID
 	if b.log, err = raftlog.Open(b.dir.path("log"), raftlog.Options{FS: o.FS, Logger: o.Logger, Fatal: b.opts.Fatal}); err != nil {
 		return nil, err
 	}
@@ -200,7 +216,8 @@ func (b *Broker) run() {
 		go w.run()
 	}
 	go b.committer.run()
-	b.background.Add(2)
+	b.background.Add(3)
+	go func() { defer b.background.Done(); b.router.run(ctx.Done(), b.mono) }()
 	go func() { defer b.background.Done(); b.checkpoint.run(ctx) }()
 	go func() { defer b.background.Done(); b.sweep(ctx) }()
 }
@@ -268,15 +285,19 @@ func (b *Broker) closeStorage() error {
 
 // now is the time of a step.
 func (b *Broker) now() shard.Now {
-	return shard.Now{WallMillis: b.opts.Wall(), Mono: time.Since(b.start)}
+	return shard.Now{WallMillis: b.opts.Wall(), Mono: b.mono()}
 }
 
-// Ready says whether every shard has an owner, nil, or why not; for /readyz.
+// mono is the clock of all deadlines.
+func (b *Broker) mono() time.Duration { return time.Since(b.start) }
+
+// Ready says whether every shard of which this broker has a replica has an owner,
+// nil, or why not; for /readyz.
 func (b *Broker) Ready() error {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for id, r := range b.replicas {
-		if !r.owns.Load() {
+		if lead := r.lead.Load(); !r.owns.Load() && (lead == 0 || lead == b.node) {
 			return fmt.Errorf("shard %d has no owner yet", id)
 		}
 	}

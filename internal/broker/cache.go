@@ -20,7 +20,7 @@ type cache struct {
 	scope    felix.Scope
 	settings felix.CacheSettings
 	created  int64
-	replicas []*replica // by shard number
+	shards   []*route // by shard number
 	gone     atomic.Bool
 }
 
@@ -40,7 +40,8 @@ func (c *cache) Scope() felix.Scope { return c.scope }
 type split struct {
 	byShard  []*shard.Request
 	touched  []int
-	rejected []int32 // operations, told when the others have been sent
+	here     []*replica // of touched: where the request goes, nil is elsewhere
+	rejected []int32    // operations, told when the others have been sent
 	part     []int32
 }
 
@@ -54,8 +55,8 @@ const opOverheadBytes = 256
 // Submit implements felix.Cache.
 func (c *cache) Submit(batch *felix.Batch) {
 	s := splits.Get().(*split)
-	if len(s.byShard) < len(c.replicas) {
-		s.byShard = make([]*shard.Request, len(c.replicas))
+	if len(s.byShard) < len(c.shards) {
+		s.byShard = make([]*shard.Request, len(c.shards))
 	}
 	total := int64(0)
 	for i := range batch.Ops {
@@ -65,7 +66,7 @@ func (c *cache) Submit(batch *felix.Batch) {
 			s.rejected = append(s.rejected, int32(i))
 			continue
 		}
-		n := slots.Shard(slots.Slot(op.Key), len(c.replicas))
+		n := slots.Shard(slots.Slot(op.Key), len(c.shards))
 		r := s.byShard[n]
 		if r == nil {
 			r = requests.Get().(*shard.Request)
@@ -102,12 +103,17 @@ func (c *cache) admit(bytes, bound int64) *felix.Error {
 	if c.gone.Load() {
 		return errCacheGone
 	}
+	return c.b.reserve(bytes, bound)
+}
+
+// reserve takes room in the budget for operations in flight, up to bound.
+func (b *Broker) reserve(bytes, bound int64) *felix.Error {
 	for {
-		used := c.b.inflight.Load()
+		used := b.inflight.Load()
 		if bytes > 0 && used+bytes > bound {
 			return errTooMuch
 		}
-		if c.b.inflight.CompareAndSwap(used, used+bytes) {
+		if b.inflight.CompareAndSwap(used, used+bytes) {
 			return nil
 		}
 	}
@@ -170,7 +176,8 @@ func (s *split) remove(batch *felix.Batch, ops []int32) {
 	s.touched = touched
 }
 
-// send hands the requests to the workers, one wake-up each.
+// send hands the requests to the workers, one wake-up each, and those that
+// another broker owns to the router.
 func (c *cache) send(s *split, batch *felix.Batch) {
 	if len(s.touched) == 0 {
 		return
@@ -186,37 +193,54 @@ func (c *cache) send(s *split, batch *felix.Batch) {
 			s.byShard[n].Parts = p
 		}
 	}
-	c.b.pacer.queued.Add(int64(len(s.touched)))
+	local := 0
+	for _, n := range s.touched {
+		s.byShard[n].Deadline = deadline
+		here := c.shards[n].here.Load()
+		s.here = append(s.here, here)
+		if here != nil {
+			local++
+		}
+	}
+	c.b.pacer.queued.Add(int64(local))
 	for _, w := range c.b.workers {
-		sent, stopping := false, false
+		sent := false
 		w.mu.Lock()
-		stopping = w.stopping
-		for _, n := range s.touched {
-			r := s.byShard[n]
-			if r == nil || c.replicas[n].worker != w || stopping {
-				continue
+		for i, n := range s.touched {
+			if here := s.here[i]; here != nil && here.worker == w && !w.stopping {
+				w.inbox.requests = append(w.inbox.requests, submission{here, s.byShard[n]})
+				s.byShard[n] = nil
+				sent = true
 			}
-			r.Deadline = deadline
-			w.inbox.requests = append(w.inbox.requests, submission{c.replicas[n], r})
-			s.byShard[n] = nil
-			sent = true
 		}
 		w.mu.Unlock()
 		if sent {
 			w.signal()
 		}
 	}
-	for _, n := range s.touched { // of workers that are stopping
-		if r := s.byShard[n]; r != nil {
-			s.byShard[n] = nil
+	for i, n := range s.touched {
+		r := s.byShard[n]
+		s.byShard[n] = nil
+		switch {
+		case r == nil:
+		case s.here[i] != nil: // its worker is stopping
 			c.b.pacer.queued.Add(-1)
-			c.replicas[n].worker.refuse(r, errStopping)
+			c.b.refuse(r, errStopping)
+		default:
+			c.b.dispatch(&trip{route: c.shards[n], request: r})
 		}
 	}
+	clear(s.here)
+	s.here = s.here[:0]
 }
 
 // finish tells of a request that its shard has finished.
 func (b *Broker) finish(r *shard.Request) {
+	if in, is := r.Tag.(*inbound); is {
+		in.settle()
+		in.answer(b)
+		return
+	}
 	switch r.Kind {
 	case shard.Ops:
 		b.giveBack(r)
@@ -256,11 +280,11 @@ func (c *cache) broadcast(ctx context.Context, make func() *shard.Request) ([]*s
 		deadline = t.Sub(c.b.start)
 	}
 	all := []*shard.Request{}
-	for _, replica := range c.replicas {
+	for _, rt := range c.shards {
 		r := make()
 		r.Deadline, r.Finished = deadline, newFinished()
 		all = append(all, r)
-		c.b.submit(replica, r)
+		c.b.submitTo(rt, r)
 	}
 	return all, nil
 }
@@ -287,19 +311,20 @@ func newFinished() chan struct{} { return make(chan struct{}) }
 
 // submit queues one request of any kind.
 func (b *Broker) submit(replica *replica, r *shard.Request) {
-	w := replica.worker
-	w.mu.Lock()
-	stopping := w.stopping
-	if !stopping {
-		b.pacer.queued.Add(1)
-		w.inbox.requests = append(w.inbox.requests, submission{replica, r})
+	if !replica.worker.take(submission{replica, r}) {
+		b.refuse(r, errStopping)
 	}
-	w.mu.Unlock()
-	if stopping {
-		w.refuse(r, errStopping)
-		return
+}
+
+// refuse finishes a request of which nothing was evaluated.
+func (b *Broker) refuse(r *shard.Request, err *felix.Error) {
+	r.Err = err
+	if r.Kind == shard.Ops || r.Kind == shard.Sweep {
+		for _, p := range r.Positions {
+			r.Batch.Replies[p] = felix.Reply{Err: err}
+		}
 	}
-	w.signal()
+	b.finish(r)
 }
 
 // Count implements felix.Cache.

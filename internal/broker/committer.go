@@ -23,8 +23,9 @@ type committer struct {
 	stopping bool
 
 	// The goroutine's own:
-	taken []shard.Append
-	batch []raftlog.Append
+	taken  []shard.Append
+	batch  []raftlog.Append
+	outbox outbox
 }
 
 // coverAfter is how long the committer waits for more to do before it covers
@@ -45,7 +46,7 @@ func (c *committer) add(appends []shard.Append) {
 	paced, urgent := 0, false
 	for i := range appends {
 		a := &appends[i]
-		if a.Sync && a.Shard.Consistency() == felix.Quorum {
+		if paces(a) {
 			paced++
 		}
 		urgent = urgent || a.Sync || len(a.Responses) > 0
@@ -59,6 +60,12 @@ func (c *committer) add(appends []shard.Append) {
 	if urgent {
 		c.signal()
 	}
+}
+
+// paces says whether doors should wait for an append: it is one of clients of
+// this broker, or of those of others that this one works for.
+func paces(a *shard.Append) bool {
+	return a.Sync && a.Own && a.Shard.Consistency() == felix.Quorum
 }
 
 func (c *committer) signal() {
@@ -117,6 +124,12 @@ func (c *committer) commit() error {
 		c.b.pacer.observe(took)
 		c.b.opts.OnSync(took)
 	}
+	// To other brokers straight away: the owner's clients wait for them.
+	for i := range c.taken {
+		a := &c.taken[i]
+		c.outbox.add(a.Shard.Runner().(*replica), a.Responses)
+	}
+	c.outbox.send(c.b.net)
 	for _, w := range c.b.workers {
 		w.takeCommitted(c.taken)
 	}

@@ -78,11 +78,10 @@ func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
 	c := &cache{b: b, scope: m.scope(), created: m.CreatedAtMillis,
 		settings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency}}
 	for _, id := range m.shardIDs() {
-		r, err := b.openShard(id, consistency)
-		if err != nil {
+		c.shards = append(c.shards, b.addRoute(id, len(m.Shards)))
+		if _, err := b.openShard(id, consistency); err != nil {
 			return nil, err
 		}
-		c.replicas = append(c.replicas, r)
 	}
 	b.mu.Lock()
 	b.caches[c.scope] = c
@@ -415,10 +414,10 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	b.mu.Lock()
 	delete(b.caches, scope)
 	b.mu.Unlock()
-	b.closeShards(c.replicas, errCacheGone)
-	ids := make([]uint64, 0, len(c.replicas))
-	for _, r := range c.replicas {
-		ids = append(ids, r.id)
+	b.closeShards(c.shards, errCacheGone)
+	ids := make([]uint64, 0, len(c.shards))
+	for _, rt := range c.shards {
+		ids = append(ids, rt.id)
 	}
 	if err != nil {
 		// Perhaps deleted: then nothing may be acknowledged in it any more.

@@ -31,9 +31,9 @@ func (c *cache) Scan(ctx context.Context, req felix.ScanRequest) (felix.ScanPage
 	if req.View > felix.ViewRedis {
 		return felix.ScanPage{}, felix.Errorf(felix.InvalidArgument, "view %d is not known", req.View)
 	}
-	part, shards := req, len(c.replicas)
+	part, shards := req, len(c.shards)
 	part.Limit = scanPart(req.Limit, shards)
-	if !c.b.room(c.replicas[0].id, int64(shards)*opOverheadBytes) {
+	if !c.b.room(c.shards[0].id, int64(shards)*opOverheadBytes) {
 		return felix.ScanPage{}, errTooMuch
 	}
 	all, err := c.broadcast(ctx, func() *shard.Request {
@@ -131,16 +131,21 @@ func (b *Broker) readPage(r *shard.Request, cursor *store.Cursor) {
 		r.Scanned.Next = r.Overlay[len(r.Overlay)-1].Key
 	}
 	r.Overlay = nil
+	b.holdPage(r)
+	b.finish(r)
+}
+
+// holdPage takes room for a page that was read, or refuses the request.
+func (b *Broker) holdPage(r *shard.Request) {
 	bytes := int64(0)
-	for i := range items {
-		bytes += int64(len(items[i].Key) + len(items[i].Value) + scanItemBytes)
+	for _, item := range r.Scanned.Items {
+		bytes += int64(len(item.Key) + len(item.Value) + scanItemBytes)
 	}
 	if b.room(r.ShardID, bytes) {
 		r.Bytes += bytes
 	} else {
 		r.Scanned, r.Err = felix.ScanPage{}, errTooMuch
 	}
-	b.finish(r)
 }
 
 // letGo is called twice for a Scan: when it is finished, and when its caller has

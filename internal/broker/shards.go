@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -21,7 +20,7 @@ const metaShard = 1
 
 const (
 	electionTicks  = 10
-	heartbeatTicks = 1
+	heartbeatTicks = 2
 	// maxEntryBytes is about how large a log entry grows.
 	maxEntryBytes = 1 << 20
 	// maxApplyBytes is about how much of the log a shard applies in one step:
@@ -54,6 +53,11 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...shardMeta) e
 // openShard makes the replica of a shard that has state on disk, and gives it
 // to its worker.
 func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, error) {
+	return b.openReplica(b.addRoute(id, 1), consistency)
+}
+
+func (b *Broker) openReplica(rt *route, consistency felix.Consistency) (*replica, error) {
+	id := rt.id
 	applied, ok, err := b.db.Applied(id)
 	if err != nil {
 		return nil, err
@@ -80,31 +84,44 @@ func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, 
 	if err := log.PrepareRestart(applied.Index, applied.Term); err != nil {
 		return nil, err
 	}
-	table := store.NewTable(applied, b.budget)
-	s, err := shard.New(shard.Config{ID: id, RaftID: mine.RaftID, Consistency: consistency, Log: log, Table: table,
+	r := &replica{log: log, worker: b.workerOf(id), id: id, raftID: mine.RaftID, route: rt, flushed: applied, savedAt: b.mono()}
+	r.nodes.Store(&map[uint64]uint64{mine.RaftID: b.node})
+	r.shard, err = shard.New(shard.Config{ID: id, RaftID: mine.RaftID, Consistency: consistency, Log: log, Table: store.NewTable(applied, b.budget), Runner: r,
 		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
 		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes,
 		Room: func(bytes int64) bool { return b.room(id, bytes) }})
 	if err != nil {
 		return nil, err
 	}
-	r := &replica{shard: s, log: log, worker: b.workerOf(id), id: id, paced: consistency == felix.Quorum, flushed: applied, savedAt: time.Since(b.start)}
 	b.mu.Lock()
 	b.replicas[id] = r
 	b.mu.Unlock()
 	r.worker.call(func() { r.worker.adopt(r) })
+	rt.setLocal(r)
 	return r, nil
 }
 
-// closeShards takes replicas away from their workers; what they have under way
-// fails with err.
-func (b *Broker) closeShards(replicas []*replica, err *felix.Error) {
-	for _, r := range replicas {
-		r.worker.callWait(func() { r.worker.drop(r, err) })
-		b.mu.Lock()
-		delete(b.replicas, r.id)
-		b.mu.Unlock()
+// closeShards takes the shards of a cache that is gone away from their workers;
+// what they have under way fails with err.
+func (b *Broker) closeShards(routes []*route, err *felix.Error) {
+	for _, rt := range routes {
+		b.dropRoute(rt, err)
+		b.release(rt, err)
 	}
+}
+
+// release takes a shard's local replica, if there is one, away from its worker.
+// What it has under way fails with err, or, without one, goes elsewhere where it
+// can.
+func (b *Broker) release(rt *route, err *felix.Error) {
+	r := rt.setLocal(nil)
+	if r == nil {
+		return
+	}
+	r.worker.callWait(func() { r.worker.drop(r, err) })
+	b.mu.Lock()
+	delete(b.replicas, r.id)
+	b.mu.Unlock()
 }
 
 func (b *Broker) workerOf(id uint64) *worker { return b.workers[id%uint64(len(b.workers))] }
@@ -123,7 +140,7 @@ func (b *Broker) openShards() error {
 	if err != nil {
 		return err
 	}
-	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, replicas: []*replica{r}}
+	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, shards: []*route{r.route}}
 	ctx, cancel := context.WithTimeout(context.Background(), metaTimeout)
 	defer cancel()
 	v, err := b.firstView(ctx)

@@ -111,7 +111,7 @@ func TestDroppedReplicaDoesNothing(t *testing.T) {
 	t.Parallel()
 	b, c := openOn(t, vfs.NewMem(), 1, nil)
 	mustDo(t, c, add("a", 1))
-	r := c.(*cache).replicas[0]
+	r := c.(*cache).shards[0].here.Load()
 	var left int
 	r.worker.callWait(func() {
 		w := r.worker

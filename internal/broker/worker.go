@@ -25,15 +25,19 @@ type worker struct {
 	replicas map[uint64]*replica
 	active   []*replica
 	out      shard.Output
+	outbox   outbox
 	logBytes int64 // of its replicas' logs, at the last tick
 }
 
 // inbox is what waits for a worker.
 type inbox struct {
 	requests []submission
+	messages []delivery
 	appended []shard.Append
 	loaded   []loaded
 	calls    []func()
+
+	messageBytes int64 // of the entries in messages
 }
 
 type submission struct {
@@ -81,6 +85,21 @@ func (w *worker) callWait(f func()) bool {
 	return true
 }
 
+// take queues requests for shards of the worker. It says false, and takes none,
+// if the worker is stopping.
+func (w *worker) take(requests ...submission) bool {
+	w.mu.Lock()
+	if w.stopping {
+		w.mu.Unlock()
+		return false
+	}
+	w.b.pacer.queued.Add(int64(len(requests)))
+	w.inbox.requests = append(w.inbox.requests, requests...)
+	w.mu.Unlock()
+	w.signal()
+	return true
+}
+
 func (w *worker) run() {
 	defer close(w.done)
 	ticker := time.NewTicker(w.b.opts.TickInterval)
@@ -97,13 +116,15 @@ func (w *worker) run() {
 	}
 }
 
-// tick moves the shards' clocks, and tells how much of their logs the state
-// store does not have.
+// tick moves the shards' clocks, wakes those that have something to do, and tells
+// how much of their logs the state store does not have.
 func (w *worker) tick() {
 	logBytes := int64(0)
+	trim := w.b.budget.UsedBytes() > w.b.budget.MaxBytes // the idle ones have records, too
 	for _, r := range w.replicas {
-		r.shard.Tick()
-		w.activate(r)
+		if r.shard.Tick() || trim {
+			w.activate(r)
+		}
 		logBytes += r.unflushedBytes()
 	}
 	w.b.checkpoint.pressure.logBytes.Add(logBytes - w.logBytes)
@@ -140,11 +161,14 @@ func (w *worker) step() (goOn bool) {
 	}
 	for _, s := range w.taken.requests {
 		if s.replica.closed {
-			w.refuse(s.request, errCacheGone)
+			w.b.closedTo(s)
 			continue
 		}
 		s.replica.shard.Submit(s.request)
 		w.activate(s.replica)
+	}
+	for i := range w.taken.messages {
+		w.deliver(&w.taken.messages[i])
 	}
 	paced := w.takeAppended()
 	for i := range w.taken.loaded {
@@ -168,25 +192,30 @@ func (w *worker) step() (goOn bool) {
 
 func (i *inbox) reset() {
 	clear(i.requests)
+	clear(i.messages)
 	clear(i.appended)
 	clear(i.loaded)
 	clear(i.calls)
-	i.requests, i.appended, i.loaded, i.calls = i.requests[:0], i.appended[:0], i.loaded[:0], i.calls[:0]
+	i.requests, i.messages, i.messageBytes = i.requests[:0], i.messages[:0], 0
+	i.appended, i.loaded, i.calls = i.appended[:0], i.loaded[:0], i.calls[:0]
 }
 
 // takeAppended tells the shards what is durable, and answers how many of the
-// appends pace the doors.
+// appends pace the doors. Other replicas have been told by the committer.
 func (w *worker) takeAppended() (paced int) {
 	for i := range w.taken.appended {
 		a := &w.taken.appended[i]
 		r := w.replicas[a.Shard.ID()]
-		if a.Sync && a.Shard.Consistency() == felix.Quorum {
+		if paces(a) {
 			paced++
 		}
 		if r == nil || r.shard != a.Shard {
 			continue
 		}
 		for _, m := range a.Responses {
+			if m.GetTo() != r.raftID {
+				continue
+			}
 			if err := r.shard.Step(m); err != nil {
 				w.b.opts.Fatal(err)
 				return paced
@@ -197,8 +226,9 @@ func (w *worker) takeAppended() (paced int) {
 	return paced
 }
 
-// advance lets the active shards work. Before their replies are told, their
-// appends are handed to the committer, so that the disk works meanwhile.
+// advance lets the active shards work. Their messages go first, so that the
+// disks of other brokers work beside this one's, then their appends, to the
+// committer, so that the disk works while replies are told.
 func (w *worker) advance() {
 	now := w.b.now()
 	again := w.active
@@ -219,6 +249,7 @@ func (w *worker) advance() {
 		if r.shard.Leased() {
 			r.shard.Confirm(w.b.now(), &w.out)
 		}
+		w.takeChanges(r)
 		r.owns.Store(r.shard.Owns())
 		r.operation.Store(r.shard.Stats().Operations)
 		w.openCursors()
@@ -230,11 +261,10 @@ func (w *worker) advance() {
 	if w.b.checkpoint.pressure.dirtySoon() {
 		w.b.checkpoint.soon()
 	}
+	w.outbox.send(w.b.net)
 	w.b.committer.add(w.out.Appends)
 	w.startLoads()
-	for _, r := range w.out.Done {
-		w.b.finish(r)
-	}
+	w.b.finishAll(w.out.Done)
 	w.resetOut()
 	for _, r := range again {
 		w.checkpointStep(r)
@@ -244,13 +274,36 @@ func (w *worker) advance() {
 	}
 }
 
+// takeChanges takes what the shard that just stepped has for the rest of the
+// cluster.
+func (w *worker) takeChanges(r *replica) {
+	if len(w.out.Changed) > 0 {
+		clear(w.out.Changed)
+		w.out.Changed = w.out.Changed[:0]
+		w.ledBy(r)
+	}
+	if len(w.out.Messages) > 0 {
+		w.outbox.add(r, w.out.Messages)
+		clear(w.out.Messages)
+		w.out.Messages = w.out.Messages[:0]
+	}
+	w.sendBack(r)
+}
+
+// sendBack sends what another replica has to evaluate on its way.
+func (w *worker) sendBack(r *replica) {
+	for _, request := range w.out.Returned {
+		w.b.returned(r.route, request, r.lead.Load())
+	}
+	clear(w.out.Returned)
+	w.out.Returned = w.out.Returned[:0]
+}
+
 func (w *worker) resetOut() {
 	clear(w.out.Appends)
 	clear(w.out.Done)
 	clear(w.out.Loads)
-	clear(w.out.Changed)
 	w.out.Appends, w.out.Done, w.out.Loads = w.out.Appends[:0], w.out.Done[:0], w.out.Loads[:0]
-	w.out.Messages, w.out.Changed = w.out.Messages[:0], w.out.Changed[:0]
 }
 
 // openCursors pins the state store for the scans of the shard that just
@@ -318,31 +371,21 @@ func (w *worker) adopt(r *replica) {
 	w.activate(r)
 }
 
-// drop fails what a replica has under way and forgets it. Call it on the
-// worker's goroutine.
+// drop fails what a replica has under way and forgets it. Without an error, what
+// others may evaluate goes to them. Call it on the worker's goroutine.
 func (w *worker) drop(r *replica, err *felix.Error) {
 	delete(w.replicas, r.id)
-	r.closed = true
+	r.closed, r.why = true, err
 	r.owns.Store(false)
+	r.lead.Store(0)
 	if job := r.capture; job != nil {
 		r.capture = nil
 		job.abandon(r.shard.Table())
 	}
 	r.shard.Close(err, &w.out)
-	for _, request := range w.out.Done {
-		w.b.finish(request)
-	}
+	w.sendBack(r)
+	w.b.finishAll(w.out.Done)
 	w.resetOut()
-}
-
-func (w *worker) refuse(r *shard.Request, err *felix.Error) {
-	r.Err = err
-	if r.Kind == shard.Ops || r.Kind == shard.Sweep {
-		for _, p := range r.Positions {
-			r.Batch.Replies[p] = felix.Reply{Err: err}
-		}
-	}
-	w.b.finish(r)
 }
 
 // stop fails what the shards have under way. Nothing can wait in the inbox: it

@@ -1,0 +1,162 @@
+package broker
+
+import (
+	"maps"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
+)
+
+// delivery is a Raft message from another broker.
+type delivery struct {
+	shard uint64
+	from  uint64 // node
+	m     *raftpb.Message
+}
+
+// takeMessages gives Raft messages of another broker to the workers.
+func (b *Broker) takeMessages(from uint64, ms []peer.Message) {
+	for _, w := range b.workers {
+		w.takeMessages(from, ms)
+	}
+}
+
+// takeMessages queues those that belong to the worker's shards. Beyond a bound
+// entries are dropped, as the network might: Raft sends them again.
+func (w *worker) takeMessages(from uint64, ms []peer.Message) {
+	any := false
+	w.mu.Lock()
+	for _, m := range ms {
+		if w.b.workerOf(m.Shard) != w || w.stopping {
+			continue
+		}
+		bytes := entryBytes(m.M)
+		if bytes > 0 && w.inbox.messageBytes+bytes > felix.MaxPeerQueueBytes {
+			continue
+		}
+		w.inbox.messageBytes += bytes
+		w.inbox.messages = append(w.inbox.messages, delivery{m.Shard, from, m.M})
+		any = true
+	}
+	w.mu.Unlock()
+	if any {
+		w.signal()
+	}
+}
+
+func entryBytes(m *raftpb.Message) (bytes int64) {
+	for _, e := range m.GetEntries() {
+		bytes += int64(len(e.GetData()) + entryMemory)
+	}
+	return bytes
+}
+
+// entryMemory is what an entry takes in memory beside its data.
+const entryMemory = 96
+
+// deliver hands a message to its replica. Whoever sends for a replica can be
+// sent to as well, also before the metadata says where that is. Snapshots come
+// with their records, on a way of their own.
+func (w *worker) deliver(d *delivery) {
+	r := w.replicas[d.shard]
+	if r == nil || d.m.GetTo() != r.raftID || d.m.GetType() == raftpb.MsgSnap {
+		return
+	}
+	if r.learn(d.m.GetFrom(), d.from) && d.m.GetFrom() == r.shard.Lead() {
+		w.ledBy(r)
+	}
+	r.shard.StepPeer(d.m)
+	w.activate(r)
+}
+
+// learn notes at which node a replica of the shard is, and says whether that is
+// news. It runs on the worker.
+func (r *replica) learn(raftID, node uint64) bool {
+	nodes := *r.nodes.Load()
+	if nodes[raftID] == node || raftID == 0 || raftID == r.raftID {
+		return false
+	}
+	nodes = maps.Clone(nodes)
+	nodes[raftID] = node
+	r.nodes.Store(&nodes)
+	return true
+}
+
+// nodeOf is the node of one of the shard's replicas, 0 if it is not known.
+func (r *replica) nodeOf(raftID uint64) uint64 { return (*r.nodes.Load())[raftID] }
+
+// ledBy notes who leads the replica's shard.
+func (w *worker) ledBy(r *replica) {
+	node := r.nodeOf(r.shard.Lead())
+	r.lead.Store(node)
+	r.route.setOwner(node)
+}
+
+// outbox gathers Raft messages by the nodes that they go to.
+type outbox struct {
+	byNode map[uint64][]peer.Message
+}
+
+// add takes messages of one of the replica's shards to others. One whose node is
+// not known is dropped, as the network might. A snapshot cannot be sent to
+// anybody yet, and never is: no source of them is set.
+func (o *outbox) add(r *replica, ms []*raftpb.Message) {
+	for _, m := range ms {
+		if m.GetTo() == r.raftID {
+			continue
+		}
+		node := r.nodeOf(m.GetTo())
+		if node == 0 || node == r.route.b.node {
+			continue
+		}
+		if o.byNode == nil {
+			o.byNode = map[uint64][]peer.Message{}
+		}
+		o.byNode[node] = append(o.byNode[node], peer.Message{Shard: r.id, M: m})
+	}
+}
+
+// send sends all.
+func (o *outbox) send(n network) {
+	for node, ms := range o.byNode {
+		if len(ms) == 0 {
+			continue
+		}
+		n.SendRaft(node, ms)
+		clear(ms)
+		o.byNode[node] = ms[:0]
+	}
+}
+
+// droppedMessages tells the shards that entries for their replicas at a node were
+// lost, so that Raft looks where these are.
+func (b *Broker) droppedMessages(node uint64, shards []uint64) {
+	for _, w := range b.workers {
+		var own []uint64
+		for _, id := range shards {
+			if b.workerOf(id) == w {
+				own = append(own, id)
+			}
+		}
+		if len(own) > 0 {
+			w.call(func() { w.unreachable(node, own) })
+		}
+	}
+}
+
+func (w *worker) unreachable(node uint64, shards []uint64) {
+	for _, id := range shards {
+		r := w.replicas[id]
+		if r == nil {
+			continue
+		}
+		for raftID, at := range *r.nodes.Load() {
+			if at == node {
+				r.shard.Unreachable(raftID)
+				w.activate(r)
+			}
+		}
+	}
+}

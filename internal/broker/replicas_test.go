@@ -1,0 +1,304 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/store"
+)
+
+// pipes connect brokers of one process. What goes over them is copied, as on a
+// wire.
+type pipes struct {
+	mu      sync.Mutex
+	brokers map[uint64]*Broker
+	cut     map[uint64]bool // nodes that reach nobody, nor are reached
+}
+
+// pipe is a node's end of them.
+type pipe struct {
+	*pipes
+	node uint64
+}
+
+func (p pipe) to(node uint64) *Broker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut[node] || p.cut[p.node] {
+		return nil
+	}
+	return p.brokers[node]
+}
+
+func (p *pipes) setCut(node uint64, cut bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut[node] = cut
+}
+
+func (p pipe) SendRaft(node uint64, ms []peer.Message) {
+	b := p.to(node)
+	if b == nil {
+		return
+	}
+	var copies []peer.Message
+	for _, m := range ms {
+		copies = append(copies, peer.Message{Shard: m.Shard, M: proto.Clone(m.M).(*raftpb.Message)})
+	}
+	b.takeMessages(p.node, copies)
+}
+
+// wire is a call on its way; the answer is lost if the link is cut meanwhile.
+type wire struct {
+	pipe
+	node uint64
+	call *peer.Call
+}
+
+func (p pipe) Forward(node uint64, c *peer.Call) {
+	b, self := p.to(node), p.to(p.node)
+	if b == nil || self == nil {
+		c.Outcome, c.Owner = peer.NotSent, 0
+		c.Done(c)
+		return
+	}
+	remote := &peer.Call{Kind: c.Kind, Shard: c.Shard, Scan: c.Scan, Deadline: b.mono() + c.Deadline - self.mono()}
+	if c.Kind == peer.CallOps {
+		remote.Batch = &felix.Batch{Replies: make([]felix.Reply, len(c.Positions))}
+		for i, position := range c.Positions {
+			remote.Positions = append(remote.Positions, int32(i))
+			remote.Batch.Ops = append(remote.Batch.Ops, c.Batch.Ops[position])
+		}
+	}
+	b.takeCalls(wire{p, node, c}, []*peer.Call{remote})
+}
+
+func (w wire) Answer(calls ...*peer.Call) {
+	c, remote := w.call, calls[0]
+	if w.to(w.node) == nil {
+		c.Outcome, c.Owner = peer.Lost, 0
+		c.Done(c)
+		return
+	}
+	for i, position := range c.Positions {
+		c.Batch.Replies[position] = remote.Batch.Replies[i]
+	}
+	c.Outcome, c.Owner, c.Err, c.Page, c.Count, c.Index = remote.Outcome, remote.Owner, remote.Err, remote.Page, remote.Count, remote.Index
+	c.NowMillis = remote.NowMillis
+	c.Done(c)
+}
+
+const sharedShard = 77
+
+// openReplicated opens brokers with a cache of one shard, of which all but the
+// last have a replica.
+func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
+	t.Helper()
+	p := &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}
+	var all []*Broker
+	var caches []*cache
+	conf := &raftpb.ConfState{}
+	var nodes []uint64
+	for node := uint64(1); node < uint64(brokers); node++ {
+		conf.Voters, nodes = append(conf.Voters, 100+node), append(nodes, node)
+	}
+	encoded, err := proto.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node := uint64(1); node <= uint64(brokers); node++ {
+		b, err := Open(Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
+			RequestTimeout: 20 * time.Second, Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.mu.Lock()
+		p.brokers[node] = b
+		p.mu.Unlock()
+		rt := b.addRoute(sharedShard, 1)
+		rt.setAsks(nodes)
+		if node < uint64(brokers) {
+			if err := b.db.WriteCheckpoint(store.Checkpoint{Shard: sharedShard, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: encoded},
+				Replica: &record.Replica{RaftID: 100 + node, Consistency: byte(felix.Quorum)}}); err != nil {
+				t.Fatal(err)
+			}
+			r, err := b.openReplica(rt, felix.Quorum)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.worker.callWait(func() {
+				for _, other := range nodes {
+					r.learn(100+other, other)
+				}
+			})
+		}
+		all = append(all, b)
+		caches = append(caches, &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}})
+	}
+	t.Cleanup(func() {
+		var closing sync.WaitGroup
+		for _, b := range all {
+			closing.Go(func() {
+				if err := closeBroker(b); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		closing.Wait()
+	})
+	return p, all, caches
+}
+
+// owner is the node that owns the shared shard, 0 if there is none.
+func owner(brokers []*Broker) uint64 {
+	for _, b := range brokers {
+		b.mu.RLock()
+		r := b.replicas[sharedShard]
+		b.mu.RUnlock()
+		if r != nil && r.owns.Load() {
+			return b.node
+		}
+	}
+	return 0
+}
+
+// TestEveryBrokerServesTheShard: requests through any of the brokers, of which
+// one has no replica, are evaluated by the owner; all kinds.
+func TestEveryBrokerServesTheShard(t *testing.T) {
+	t.Parallel()
+	_, brokers, caches := openReplicated(t, 4)
+	const each = 50
+	var all sync.WaitGroup
+	for i, c := range caches {
+		all.Go(func() {
+			for n := range each {
+				mustDo(t, c, add("all", 1), add(fmt.Sprint(i, "/", n), 1))
+			}
+		})
+	}
+	all.Wait()
+	for i, c := range caches {
+		if r := mustDo(t, c, felix.Op{Kind: felix.Get, Key: []byte("all")}); r[0].Int != int64(len(caches)*each) {
+			t.Errorf("broker %d: the sum is %d", i+1, r[0].Int)
+		}
+		n, err := c.Count(context.Background())
+		if err != nil || n.Counters != int64(len(caches)*each+1) {
+			t.Errorf("broker %d: %+v, %v", i+1, n, err)
+		}
+		page, err := c.Scan(context.Background(), felix.ScanRequest{View: felix.ViewCounter, Limit: 10})
+		if err != nil || len(page.Items) != 10 || !page.More || page.NowMillis == 0 {
+			t.Errorf("broker %d: %+v, %v", i+1, page, err)
+		}
+	}
+	if err := caches[3].Clear(context.Background()); err != nil {
+		t.Error(err)
+	}
+	for i, c := range caches {
+		if n, err := c.Count(context.Background()); err != nil || n.Keys != 0 {
+			t.Errorf("broker %d after the clear: %+v, %v", i+1, n, err)
+		}
+	}
+	for _, b := range brokers {
+		if err := b.Ready(); err != nil {
+			t.Errorf("broker %d: %v", b.node, err)
+		}
+		eventually(t, "nothing is in flight", func() bool { return b.Stats().InflightBytes == 0 && b.pacer.queued.Load() == 0 })
+		if b.pacer.syncing.Load() != 0 {
+			t.Errorf("broker %d: %d appends still pace", b.node, b.pacer.syncing.Load())
+		}
+	}
+}
+
+// TestFollowersPaceNobody: only the owner's appends make doors wait.
+func TestFollowersPaceNobody(t *testing.T) {
+	t.Parallel()
+	_, brokers, caches := openReplicated(t, 4)
+	mustDo(t, caches[3], add("k", 1))
+	leads := owner(brokers)
+	wakes := make([]atomic.Int64, len(brokers))
+	for i, b := range brokers {
+		b.pacer.OnSynced(func() { wakes[i].Add(1) })
+	}
+	for range 50 {
+		mustDo(t, caches[3], add("k", 1))
+	}
+	if now := owner(brokers); now != leads {
+		t.Logf("the owner changed from %d to %d", leads, now)
+		return
+	}
+	for i, b := range brokers {
+		eventually(t, "all is written", func() bool { return b.pacer.syncing.Load() == 0 })
+		if n := wakes[i].Load(); (n > 0) != (b.node == leads) {
+			t.Errorf("broker %d, with the owner at %d, woke the doors %d times", b.node, leads, n)
+		}
+	}
+}
+
+// TestOwnerIsCutOff: the owner loses its links under load. The others go on, and
+// so does it when they are back: no acknowledged operation is lost, none is
+// applied twice.
+func TestOwnerIsCutOff(t *testing.T) {
+	t.Parallel()
+	p, brokers, caches := openReplicated(t, 4)
+	mustDo(t, caches[3], add("k", 1))
+	var acked, unknown atomic.Int64
+	acked.Store(1)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for _, c := range caches {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				batch, d := submit(c, add("k", 1))
+				<-d.done
+				switch err := batch.Replies[0].Err; {
+				case err == nil:
+					acked.Add(1)
+				case err.MayBeApplied():
+					unknown.Add(1)
+				}
+			}
+		})
+	}
+	for range 2 {
+		before := owner(brokers)
+		for before == 0 {
+			before = owner(brokers)
+		}
+		p.setCut(before, true)
+		rest := append(append([]*Broker(nil), brokers[:before-1]...), brokers[before:]...)
+		eventually(t, "another one owns the shard", func() bool { return owner(rest) != 0 })
+		n := acked.Load()
+		eventually(t, "the others go on", func() bool { return acked.Load() > n+20 })
+		p.setCut(before, false)
+		eventually(t, "it follows", func() bool {
+			b := brokers[before-1]
+			lead := b.routeOf(sharedShard).local.lead.Load()
+			return lead != 0 && (lead != before || owner(brokers) == before)
+		})
+	}
+	close(stop)
+	all.Wait()
+	for i, c := range caches {
+		r := mustDo(t, c, felix.Op{Kind: felix.Get, Key: []byte("k")})
+		if sum := r[0].Int; sum < acked.Load() || sum > acked.Load()+unknown.Load() {
+			t.Errorf("broker %d: the sum is %d, %d were acknowledged and %d perhaps applied", i+1, sum, acked.Load(), unknown.Load())
+		}
+	}
+	t.Logf("%d acknowledged, %d unknown", acked.Load(), unknown.Load())
+}
