@@ -50,6 +50,7 @@ func (p *pipes) setCut(node uint64, cut bool) {
 func (p pipe) SendRaft(node uint64, ms []peer.Message) {
 	b := p.to(node)
 	if b == nil {
+		p.drop(node, ms)
 		return
 	}
 	var copies []peer.Message
@@ -57,6 +58,22 @@ func (p pipe) SendRaft(node uint64, ms []peer.Message) {
 		copies = append(copies, peer.Message{Shard: m.Shard, M: proto.Clone(m.M).(*raftpb.Message)})
 	}
 	b.takeMessages(p.node, copies)
+}
+
+// drop tells of entries that do not arrive, as a peer.Network does.
+func (p pipe) drop(node uint64, ms []peer.Message) {
+	var dropped []uint64
+	for _, m := range ms {
+		if m.M.GetType() == raftpb.MsgApp {
+			dropped = append(dropped, m.Shard)
+		}
+	}
+	p.mu.Lock()
+	self := p.brokers[p.node]
+	p.mu.Unlock()
+	if len(dropped) > 0 && self != nil {
+		self.droppedMessages(node, dropped)
+	}
 }
 
 // wire is a call on its way; the answer is lost if the link is cut meanwhile.
@@ -301,4 +318,38 @@ func TestOwnerIsCutOff(t *testing.T) {
 		}
 	}
 	t.Logf("%d acknowledged, %d unknown", acked.Load(), unknown.Load())
+}
+
+// TestIdleShardsSleep: a tick wakes only shards that have something to do, but all
+// of them where memory is short, or room for writes was.
+func TestIdleShardsSleep(t *testing.T) {
+	t.Parallel()
+	b, c := openOn(t, vfs.NewMem(), 16, func(o *Options) { o.TickInterval, o.Workers = time.Hour, 1 })
+	mustDo(t, c, add("k", 1))
+	w := b.workers[0]
+	for _, v := range []struct {
+		name  string
+		set   func()
+		awake int
+	}{
+		{"nothing to do", func() {}, 0},
+		{"writes were held", func() { w.held = true }, 17},
+		{"they are not any more", func() {}, 0},
+		{"memory is short", func() { b.budget.MaxBytes = 1 }, 17},
+	} {
+		eventually(t, "the step before is over", func() bool { return b.Stats().Owned == 17 })
+		awake := -1
+		w.callWait(func() {
+			w.advance() // what is still active
+			v.set()
+			w.tick()
+			awake = len(w.active)
+		})
+		if awake != v.awake {
+			t.Errorf("%s: %d shards are awake, want %d", v.name, awake, v.awake)
+		}
+	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
 }

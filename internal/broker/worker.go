@@ -26,6 +26,7 @@ type worker struct {
 	active   []*replica
 	out      shard.Output
 	outbox   outbox
+	held     bool // since the last tick, something had to wait for room in the state store
 	logBytes int64 // of its replicas' logs, at the last tick
 }
 
@@ -120,9 +121,11 @@ func (w *worker) run() {
 // how much of their logs the state store does not have.
 func (w *worker) tick() {
 	logBytes := int64(0)
-	trim := w.b.budget.UsedBytes() > w.b.budget.MaxBytes // the idle ones have records, too
+	// Idle ones have records to evict, too, and must hear when there is room again.
+	all := w.held || w.b.budget.UsedBytes() > w.b.budget.MaxBytes
+	w.held = false
 	for _, r := range w.replicas {
-		if r.shard.Tick() || trim {
+		if r.shard.Tick() || all {
 			w.activate(r)
 		}
 		logBytes += r.unflushedBytes()
@@ -234,6 +237,7 @@ func (w *worker) advance() {
 	again := w.active
 	w.active = nil
 	writes, replay := w.b.checkpoint.pressure.full()
+	w.held = w.held || writes
 	for _, r := range again {
 		r.active = false
 		if r.closed {
