@@ -15,6 +15,7 @@ import (
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
 )
 
@@ -349,6 +350,24 @@ func TestIdleShardsSleep(t *testing.T) {
 			t.Errorf("%s: %d shards are awake, want %d", v.name, awake, v.awake)
 		}
 	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnswersForOthersAreNotStepped: what a follower's append answers to another
+// replica is not taken for an answer to this one.
+func TestAnswersForOthersAreNotStepped(t *testing.T) {
+	t.Parallel()
+	b, c := openOn(t, vfs.NewMem(), 1, nil) // Fatal panics
+	r := c.(*cache).shards[0].here.Load()
+	other := uint64(99)
+	r.worker.callWait(func() {
+		w := &worker{b: b, replicas: r.worker.replicas}
+		// Raft would say that this is an error.
+		w.taken.appended = []shard.Append{{Shard: r.shard, Responses: []*raftpb.Message{{Type: raftpb.MsgBeat.Enum(), To: &other, From: &r.raftID}}}}
+		w.takeAppended()
+	})
 	if err := closeBroker(b); err != nil {
 		t.Error(err)
 	}

@@ -261,6 +261,15 @@ func TestParkedRequestsGo(t *testing.T) {
 			if isDone(d) {
 				t.Fatal("it did not wait")
 			}
+			rt := c.shards[0]
+			eventually(t, "it is parked, for long", func() bool {
+				rt.mu.Lock()
+				defer rt.mu.Unlock()
+				for _, trip := range rt.parked {
+					trip.due = time.Hour
+				}
+				return len(rt.parked) == 1
+			})
 			v.news(b, c)
 			<-d.done
 			for _, r := range batch.Replies {

@@ -26,7 +26,7 @@ type worker struct {
 	active   []*replica
 	out      shard.Output
 	outbox   outbox
-	held     bool // since the last tick, something had to wait for room in the state store
+	held     bool  // since the last tick, something had to wait for room in the state store
 	logBytes int64 // of its replicas' logs, at the last tick
 }
 
