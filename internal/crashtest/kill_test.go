@@ -18,6 +18,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	// What the broker is made of: the tests run a binary that they build, and
+	// without this a cached result would stand for a broker that has changed.
+	_ "github.com/felix-go/felix/internal/daemon"
 )
 
 // kills is how often the broker is killed; FELIX_KILLS overrides it.
