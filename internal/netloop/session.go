@@ -84,6 +84,7 @@ type Pacer interface {
 	// goroutine, each time a sync has ended and the replies it released have
 	// been told. It must not block. cancel takes it away again.
 	OnSynced(wake func()) (cancel func())
-	// RecentSync is how long a sync took recently: the bound on pacing.
+	// RecentSync is what nearly all of the last syncs took at most: the bound
+	// on pacing.
 	RecentSync() time.Duration
 }

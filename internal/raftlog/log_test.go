@@ -35,7 +35,7 @@ func TestGroupCommitIsOneSync(t *testing.T) {
 	if after.Commits-before.Commits != 1 || after.Syncs-before.Syncs != 1 || len(hooked) != told+1 {
 		t.Errorf("100 shards took %d batches, %d syncs, %d hooks", after.Commits-before.Commits, after.Syncs-before.Syncs, len(hooked)-told)
 	}
-	if after.RecentSync <= 0 || after.WrittenBytes-before.WrittenBytes < 100*3*20 {
+	if after.WrittenBytes-before.WrittenBytes < 100*3*20 {
 		t.Errorf("%+v", after)
 	}
 	for _, a := range appends {

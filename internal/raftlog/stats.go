@@ -11,7 +11,6 @@ import (
 // them; anyone may read.
 type counters struct {
 	commits, syncs, bytes atomic.Uint64
-	recentSync            atomic.Int64 // nanoseconds
 }
 
 // Stats are a Log's measurements since Open.
@@ -21,8 +20,6 @@ type Stats struct {
 	// WrittenBytes went to the WAL, as far as we know of it: without Pebble's
 	// own framing.
 	WrittenBytes uint64
-	// RecentSync is how long commits with a sync took recently.
-	RecentSync time.Duration
 	// PrefilledWALs and PlainWALs count the WAL files that were new (Pebble
 	// also reuses old ones): filled with zeros beforehand, or not.
 	PrefilledWALs, PlainWALs uint64
@@ -36,7 +33,6 @@ func (l *Log) Stats() Stats {
 		Commits:      l.counters.commits.Load(),
 		Syncs:        l.counters.syncs.Load(),
 		WrittenBytes: l.counters.bytes.Load(),
-		RecentSync:   l.RecentSync(),
 	}
 	if l.prefill != nil {
 		st.PrefilledWALs = l.prefill.handedOut.Load()
@@ -52,10 +48,6 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// RecentSync is how long a commit with a sync took recently: an average in
-// which each weighs an eighth. 0 before the first. It is cheap.
-func (l *Log) RecentSync() time.Duration { return time.Duration(l.counters.recentSync.Load()) }
-
 // Metrics are Pebble's own; nil after Close or a failure.
 func (l *Log) Metrics() *pebble.Metrics {
 	l.lifeMu.RLock()
@@ -69,10 +61,5 @@ func (l *Log) Metrics() *pebble.Metrics {
 // synced notes one commit with a sync.
 func (l *Log) synced(took time.Duration) {
 	l.counters.syncs.Add(1)
-	recent := l.counters.recentSync.Load()
-	if recent == 0 {
-		recent = int64(took)
-	}
-	l.counters.recentSync.Store(recent + (int64(took)-recent)/8)
 	l.opts.OnSync(took)
 }
