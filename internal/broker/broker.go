@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/raftlog"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
@@ -55,11 +57,46 @@ type Options struct {
 	metaTimeout     time.Duration // these three only tests set
 	coverAfter      time.Duration
 	net             network
+	Cluster         ClusterOptions
 	// ReplicationIsTarget lets a cache ask for more replicas than there are
 	// brokers; otherwise that is refused.
 	ReplicationIsTarget bool
 	OnSync              func(time.Duration) // told how long each sync of the log took
 	OnCheckpointStep    func(time.Duration) // told how long each slice of a checkpoint held up a worker
+}
+
+// ClusterOptions say how a broker finds the others. The zero value is a broker
+// that stays alone.
+type ClusterOptions struct {
+	// Listener is where other brokers reach this one. Open takes it over. nil: no
+	// other broker ever does.
+	Listener net.Listener
+	// Peers are the peer addresses of the brokers that form a new cluster, by
+	// their node ids, this one's among them. Join are those of brokers whose
+	// cluster a new broker joins. Neither counts once the directory belongs to a
+	// cluster.
+	Peers map[uint64]string
+	Join  []string
+	// Advertise is what others are told of this broker's listeners; an empty
+	// PeerAddr is the Listener's.
+	Advertise Addresses
+	Version   string // of this build, for people
+	TLS       *peer.TLS
+	// Reads is how reads of quorum caches are confirmed: "fence", "lease", or
+	// empty for what the cluster has finalized.
+	Reads          string
+	ReplaceAfter   time.Duration // a broker that was away for so long is replaced; 0 is 5 minutes
+	MaxClockOffset time.Duration // from most others: beyond it, a broker does not lead; 0 is 500 ms
+	// Dial makes connections to peers; nil is a net.Dialer. Tests break networks here.
+	Dial func(ctx context.Context, node uint64, addr string) (net.Conn, error)
+	// OnStep is told of each step of a change of the cluster, for tests to crash
+	// the broker at. Nil is not told.
+	OnStep func(step string)
+}
+
+// Addresses are host:port of a broker's doors, as others reach them.
+type Addresses struct {
+	Peer, HTTP, RESP string
 }
 
 func (o *Options) setDefaults() {
@@ -79,6 +116,11 @@ func (o *Options) setDefaults() {
 	set(&o.metaTimeout, metaTimeout)
 	set(&o.coverAfter, coverAfter)
 	set[network](&o.net, noPeers{})
+	set(&o.Cluster.ReplaceAfter, 5*time.Minute)
+	set(&o.Cluster.MaxClockOffset, 500*time.Millisecond)
+	if o.Cluster.OnStep == nil {
+		o.Cluster.OnStep = func(string) {}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -163,8 +205,10 @@ type replica struct {
 }
 
 // Open starts a broker on its data directory, which is made if it does not
-// exist. It returns when every shard is open; ownership follows at once.
-func Open(o Options) (_ *Broker, err error) {
+// exist. It returns when every shard is open; ownership follows at once. A new
+// broker of a cluster first forms it with the others, or joins it, for which it
+// waits until ctx ends.
+func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	o.setDefaults()
 	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(),
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
@@ -197,10 +241,21 @@ func Open(o Options) (_ *Broker, err error) {
 		return nil, fmt.Errorf("data directory %s: it cannot be synced: %w", o.Dir, err)
 	}
 	b.run()
-	if err := b.openShards(); err != nil {
+	if err := b.join(ctx); err != nil {
 		return nil, errors.Join(err, b.halt())
 	}
 	return b, nil
+}
+
+// join makes the broker a part of its cluster.
+func (b *Broker) join(ctx context.Context) error {
+	if err := b.openLinks(); err != nil {
+		return err
+	}
+	if err := b.enter(ctx); err != nil {
+		return err
+	}
+	return b.openShards(ctx)
 }
 
 // run starts the goroutines.

@@ -34,7 +34,7 @@ func openTest(t *testing.T, fs vfs.FS, change func(*Options)) *testBroker {
 	if change != nil {
 		change(&o)
 	}
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

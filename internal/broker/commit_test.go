@@ -21,7 +21,7 @@ func openOn(t testing.TB, fs vfs.FS, shards int, change func(*Options)) (*Broker
 	if change != nil {
 		change(&o)
 	}
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestCloseUnderLoad(t *testing.T) {
 
 func openOnAgain(t testing.TB, fs vfs.FS) (*Broker, felix.Cache) {
 	t.Helper()
-	b, err := Open(Options{Dir: "data", FS: fs})
+	b, err := Open(context.Background(), Options{Dir: "data", FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -405,7 +405,7 @@ func TestDeleteWhoseCallerIsGone(t *testing.T) {
 	if err := closeBroker(b); err != nil {
 		t.Error(err)
 	}
-	b, err := Open(Options{Dir: "data", FS: mem})
+	b, err := Open(context.Background(), Options{Dir: "data", FS: mem})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func TestExpiredRecordsGo(t *testing.T) {
 	}
 	o := Options{Dir: "data", FS: mem}
 	small(&o)
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -96,7 +97,7 @@ func testFault(t *testing.T, kind string, errno syscall.Errno, after int, once b
 		mu.Unlock()
 		select {} // the process ends
 	}
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestDirectorySyncFault(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	o := w.options()
 	o.FS = mem
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func openWithFault(t *testing.T, o Options, base *vfs.MemFS, n int64) bool {
 		select {} // the process ends
 	}
 	go func() {
-		b, err := Open(o)
+		b, err := Open(context.Background(), o)
 		f.armed.Store(false)
 		if err == nil {
 			err = closeBroker(b)

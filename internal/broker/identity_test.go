@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"reflect"
@@ -16,7 +17,7 @@ func TestNewDirectory(t *testing.T) {
 	mem := vfs.NewMem()
 	var first identity
 	for start := range uint64(3) {
-		b, err := Open(Options{Dir: "data", FS: mem})
+		b, err := Open(context.Background(), Options{Dir: "data", FS: mem})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,22 +58,22 @@ func TestNewDirectoryPowerLoss(t *testing.T) {
 func TestNodeID(t *testing.T) {
 	t.Parallel()
 	mem := vfs.NewMem()
-	if _, err := Open(Options{Dir: "data", FS: mem, NodeID: maxNodeID + 1}); err == nil || !strings.Contains(err.Error(), "it is 1 to 4294967296") {
+	if _, err := Open(context.Background(), Options{Dir: "data", FS: mem, NodeID: maxNodeID + 1}); err == nil || !strings.Contains(err.Error(), "it is 1 to 4294967296") {
 		t.Errorf("a node id that is too high: %v", err)
 	}
 	for _, asked := range []uint64{7, 0, 7} {
-		b, err := Open(Options{Dir: "data", FS: mem, NodeID: asked})
+		b, err := Open(context.Background(), Options{Dir: "data", FS: mem, NodeID: asked})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if id, v := readIdentity(t, mem), viewOf(t, b); id.NodeID != 7 || v.nodes[7] == nil || v.cluster.Shard.replicaOn(7) != 1 {
+		if id, v := readIdentity(t, mem), viewOf(t, b); id.NodeID != 7 || v.nodes[7] == nil || v.cluster.Shard.ReplicaOn(7) != 1 {
 			t.Errorf("felix.json is %+v, the nodes are %v", id, v.nodes)
 		}
 		if err := closeBroker(b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Open(Options{Dir: "data", FS: mem, NodeID: 1}); err == nil || !strings.Contains(err.Error(), "it is that of node 7, not of node 1") {
+	if _, err := Open(context.Background(), Options{Dir: "data", FS: mem, NodeID: 1}); err == nil || !strings.Contains(err.Error(), "it is that of node 7, not of node 1") {
 		t.Errorf("opened as node 1: %v", err)
 	}
 }
@@ -92,7 +93,7 @@ func TestLostMetadataIsNotMadeAgain(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if _, err := Open(Options{Dir: "data", FS: mem}); err == nil || !strings.Contains(err.Error(), "the metadata is missing") {
+		if _, err := Open(context.Background(), Options{Dir: "data", FS: mem}); err == nil || !strings.Contains(err.Error(), "the metadata is missing") {
 			t.Fatalf("Open = %v", err)
 		}
 	}
@@ -110,7 +111,7 @@ func TestClusterNeverFormed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Options{Dir: "data", FS: mem}); err == nil || !strings.Contains(err.Error(), "was never formed") {
+	if _, err := Open(context.Background(), Options{Dir: "data", FS: mem}); err == nil || !strings.Contains(err.Error(), "was never formed") {
 		t.Errorf("Open = %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
 // metaTimeout bounds what opening a broker waits for its own meta shard, which
@@ -57,7 +58,7 @@ func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
 	node, err := metaSet(nodeKey(id.NodeID), &nodeMeta{Format: nodeMetaFormat, ID: id.NodeID, StoreID: id.StoreID,
 		Features: supportedFeatures(), State: nodeActive, Starts: id.Starts}, felix.IfAbsent, 0)
 	cluster, clusterErr := metaSet([]byte(clusterKey), &clusterMeta{Format: clusterMetaFormat, ClusterID: id.ClusterID,
-		CreatedAtMillis: now, Shard: soleShard(metaShard, id.NodeID)}, felix.IfAbsent, 0)
+		CreatedAtMillis: now, Shard: placement.Sole(metaShard, id.NodeID)}, felix.IfAbsent, 0)
 	feature, featureErr := metaSet([]byte(featurePrefix+leaseFreeReads),
 		&featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now}, felix.IfAbsent, 0)
 	if err := errors.Join(err, clusterErr, featureErr); err != nil {
@@ -197,7 +198,7 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall()}
 	for i := range settings.Shards {
 		id := metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
-		m.Shards = append(m.Shards, soleShard(id, b.dir.identity.NodeID))
+		m.Shards = append(m.Shards, placement.Sole(id, b.dir.identity.NodeID))
 	}
 	// First the shards, then the name: what a crash leaves behind in between
 	// is dropped at the next start.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
 // Keys of the meta shard. All but the counter hold JSON with a format of its
@@ -38,10 +39,10 @@ func supportedFeatures() []string { return []string{leaseFreeReads} }
 
 // clusterMeta is the cluster: its identity, and where the meta shard itself is.
 type clusterMeta struct {
-	Format          int       `json:"format"`
-	ClusterID       string    `json:"cluster_id"`
-	CreatedAtMillis int64     `json:"created_at_millis"`
-	Shard           shardMeta `json:"shard"`
+	Format          int             `json:"format"`
+	ClusterID       string          `json:"cluster_id"`
+	CreatedAtMillis int64           `json:"created_at_millis"`
+	Shard           placement.Shard `json:"shard"`
 }
 
 // nodeMeta is a broker of the cluster, or one that was.
@@ -70,14 +71,14 @@ const (
 
 // cacheMeta is a cache.
 type cacheMeta struct {
-	Format          int         `json:"format"` // as it was read
-	Tenant          string      `json:"tenant"`
-	Namespace       string      `json:"namespace"`
-	Name            string      `json:"name"`
-	Replication     int         `json:"replication"` // the target
-	Consistency     string      `json:"consistency"`
-	CreatedAtMillis int64       `json:"created_at_millis"`
-	Shards          []shardMeta `json:"shards"` // by shard number
+	Format          int               `json:"format"` // as it was read
+	Tenant          string            `json:"tenant"`
+	Namespace       string            `json:"namespace"`
+	Name            string            `json:"name"`
+	Replication     int               `json:"replication"` // the target
+	Consistency     string            `json:"consistency"`
+	CreatedAtMillis int64             `json:"created_at_millis"`
+	Shards          []placement.Shard `json:"shards"` // by shard number
 
 	version uint64 // of the record it was read from
 }
@@ -86,77 +87,6 @@ type cacheMeta struct {
 type featureMeta struct {
 	Format            int   `json:"format"`
 	FinalizedAtMillis int64 `json:"finalized_at_millis"`
-}
-
-// shardMeta is a shard's placement: what is wanted, and what its owner last
-// reported.
-type shardMeta struct {
-	ID       uint64        `json:"id"`                // never used again
-	NextRaft uint64        `json:"next_raft"`         // Raft ids are minted here, per shard, never used again
-	Initial  []uint64      `json:"initial,omitempty"` // the Raft ids that the shard began with, all voters
-	Prefer   uint64        `json:"prefer"`            // the node that should own it
-	Replicas []replicaMeta `json:"replicas"`
-}
-
-// replicaMeta is one replica of a shard.
-type replicaMeta struct {
-	Raft uint64 `json:"raft"`
-	Node uint64 `json:"node"`
-	Want string `json:"want"`           // voter, learner or gone
-	Have string `json:"have,omitempty"` // voter or learner, as the shard's owner found it; empty is neither
-}
-
-// What a replica is, or is to be.
-const (
-	replicaVoter   = "voter"
-	replicaLearner = "learner"
-	replicaGone    = "gone"
-)
-
-// firstRaft is the Raft id of a shard's first replica.
-const firstRaft = 1
-
-// soleShard is the placement of a shard whose only replica is on node.
-func soleShard(id, node uint64) shardMeta {
-	return shardMeta{ID: id, NextRaft: firstRaft + 1, Initial: []uint64{firstRaft}, Prefer: node,
-		Replicas: []replicaMeta{{Raft: firstRaft, Node: node, Want: replicaVoter, Have: replicaVoter}}}
-}
-
-// replicaOn is the Raft id of the shard's replica on a node that is to have
-// one, or 0.
-func (s *shardMeta) replicaOn(node uint64) uint64 {
-	for _, r := range s.Replicas {
-		if r.Node == node && r.Want != replicaGone {
-			return r.Raft
-		}
-	}
-	return 0
-}
-
-// check says what cannot be in a placement.
-func (s *shardMeta) check() error {
-	if s.ID == 0 || len(s.Replicas) == 0 || s.Prefer == 0 {
-		return fmt.Errorf("shard %d is nowhere", s.ID)
-	}
-	seen := map[uint64]bool{}
-	on := map[uint64]bool{}
-	for _, r := range s.Replicas {
-		stays := r.Want != replicaGone
-		if r.Raft == 0 || r.Raft >= s.NextRaft || r.Node == 0 || seen[r.Raft] || stays && on[r.Node] {
-			return fmt.Errorf("shard %d has a replica %d on node %d that it cannot have", s.ID, r.Raft, r.Node)
-		}
-		if !slices.Contains([]string{replicaVoter, replicaLearner, replicaGone}, r.Want) || !slices.Contains([]string{"", replicaVoter, replicaLearner}, r.Have) {
-			return fmt.Errorf("shard %d wants its replica %d to be %q, it is %q", s.ID, r.Raft, r.Want, r.Have)
-		}
-		seen[r.Raft] = true
-		on[r.Node] = on[r.Node] || stays
-	}
-	for _, raft := range s.Initial {
-		if raft == 0 || raft >= s.NextRaft {
-			return fmt.Errorf("shard %d began with a replica %d that was never made", s.ID, raft)
-		}
-	}
-	return nil
 }
 
 func (m *cacheMeta) scope() felix.Scope {
@@ -216,7 +146,7 @@ func parseClusterMeta(raw []byte) (*clusterMeta, error) {
 	if err := readMeta(clusterKey, raw, clusterMetaFormat, m); err != nil {
 		return nil, err
 	}
-	err := m.Shard.check()
+	err := m.Shard.Check()
 	if err == nil && (m.ClusterID == "" || m.Shard.ID != metaShard) {
 		err = errors.New("it is not one cluster")
 	}
@@ -252,7 +182,7 @@ func parseCacheMeta(key string, raw []byte, version uint64) (*cacheMeta, error) 
 	if m.Format == 1 {
 		m.Shards = nil
 		for _, id := range m.ShardIDs {
-			m.Shards = append(m.Shards, soleShard(id, firstNode))
+			m.Shards = append(m.Shards, placement.Sole(id, firstNode))
 		}
 	}
 	m.version = version
@@ -283,7 +213,7 @@ func (m *cacheMeta) check(key string) error {
 			return fmt.Errorf("shard %d is not the cache's alone", s.ID)
 		}
 		seen[s.ID] = true
-		if err := s.check(); err != nil {
+		if err := s.Check(); err != nil {
 			return err
 		}
 	}

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
 // wholeCluster, wholeNode and wholeCache have everything that their records can
 // have.
 func wholeCluster() *clusterMeta {
-	return &clusterMeta{Format: 1, ClusterID: "c1", CreatedAtMillis: 5, Shard: shardMeta{ID: metaShard, NextRaft: 4, Initial: []uint64{1, 2}, Prefer: 2,
-		Replicas: []replicaMeta{{1, 1, replicaGone, replicaLearner}, {2, 2, replicaVoter, replicaVoter}, {3, 1, replicaLearner, ""}}}}
+	return &clusterMeta{Format: 1, ClusterID: "c1", CreatedAtMillis: 5, Shard: placement.Shard{ID: metaShard, NextRaft: 4, Initial: []uint64{1, 2}, Prefer: 2,
+		Replicas: []placement.Replica{{Raft: 1, Node: 1, Want: placement.Gone, Have: placement.Learner}, {Raft: 2, Node: 2, Want: placement.Voter, Have: placement.Voter}, {Raft: 3, Node: 1, Want: placement.Learner}}}}
 }
 
 func wholeNode() *nodeMeta {
@@ -24,7 +25,7 @@ func wholeNode() *nodeMeta {
 
 func wholeCache() *cacheMeta {
 	return &cacheMeta{Format: 2, Tenant: "t", Namespace: "n", Name: "c", Replication: 3, Consistency: "leader", CreatedAtMillis: 7,
-		Shards: []shardMeta{soleShard(5, 3), soleShard(6, 4)}, version: 8}
+		Shards: []placement.Shard{placement.Sole(5, 3), placement.Sole(6, 4)}, version: 8}
 }
 
 func addJSON(t testing.TB, v *view, key string, m any) error {
@@ -56,8 +57,8 @@ func TestMetaRecords(t *testing.T) {
 	if key := string(nodeKey(12)); key != "node/0000000012" {
 		t.Errorf("the key of node 12 is %q", key)
 	}
-	if s := wholeCluster().Shard; s.replicaOn(1) != 3 || s.replicaOn(2) != 2 || s.replicaOn(3) != 0 {
-		t.Errorf("%+v has replicas %d, %d and %d", s, s.replicaOn(1), s.replicaOn(2), s.replicaOn(3))
+	if s := wholeCluster().Shard; s.ReplicaOn(1) != 3 || s.ReplicaOn(2) != 2 || s.ReplicaOn(3) != 0 {
+		t.Errorf("%+v has replicas %d, %d and %d", s, s.ReplicaOn(1), s.ReplicaOn(2), s.ReplicaOn(3))
 	}
 }
 
@@ -68,7 +69,7 @@ func TestCacheMetaFormat1(t *testing.T) {
 	m, err := parseCacheMeta("cache/t/n/c", []byte(`{"format":1,"tenant":"t","namespace":"n","name":"c","replication":2,"consistency":"quorum",`+
 		`"created_at_millis":5,"shard_ids":[7,8]}`), 9)
 	want := &cacheMeta{Format: 1, Tenant: "t", Namespace: "n", Name: "c", Replication: 2, Consistency: "quorum", CreatedAtMillis: 5,
-		Shards: []shardMeta{soleShard(7, 1), soleShard(8, 1)}, version: 9}
+		Shards: []placement.Shard{placement.Sole(7, 1), placement.Sole(8, 1)}, version: 9}
 	if err != nil || !reflect.DeepEqual(m, want) {
 		t.Fatalf("it is read as %+v, %v", m, err)
 	}
@@ -102,31 +103,31 @@ func TestMetaIsRefused(t *testing.T) {
 			t.Errorf("%s %s: %v", v.key, v.raw, err)
 		}
 	}
-	for name, change := range map[string]func(m *cacheMeta, s *shardMeta){
-		"a bad name":             func(m *cacheMeta, _ *shardMeta) { m.Tenant = "T" },
-		"another name":           func(m *cacheMeta, _ *shardMeta) { m.Name = "d" },
-		"no such consistency":    func(m *cacheMeta, _ *shardMeta) { m.Consistency = "most" },
-		"no shards":              func(m *cacheMeta, _ *shardMeta) { m.Shards = nil },
-		"no replication":         func(m *cacheMeta, _ *shardMeta) { m.Replication = 0 },
-		"too much replication":   func(m *cacheMeta, _ *shardMeta) { m.Replication = felix.MaxReplication + 1 },
-		"the meta shard":         func(_ *cacheMeta, s *shardMeta) { s.ID = metaShard },
-		"a shard twice":          func(_ *cacheMeta, s *shardMeta) { s.ID = 6 },
-		"shard 0":                func(_ *cacheMeta, s *shardMeta) { s.ID = 0 },
-		"no replicas":            func(_ *cacheMeta, s *shardMeta) { s.Replicas = nil },
-		"no owner":               func(_ *cacheMeta, s *shardMeta) { s.Prefer = 0 },
-		"a raft id never minted": func(_ *cacheMeta, s *shardMeta) { s.Replicas[0].Raft = 2 },
-		"raft id 0":              func(_ *cacheMeta, s *shardMeta) { s.Replicas[0].Raft = 0 },
-		"node 0":                 func(_ *cacheMeta, s *shardMeta) { s.Replicas[0].Node = 0 },
-		"a raft id twice": func(_ *cacheMeta, s *shardMeta) {
-			s.Replicas = append(s.Replicas, replicaMeta{1, 9, replicaVoter, ""})
+	for name, change := range map[string]func(m *cacheMeta, s *placement.Shard){
+		"a bad name":             func(m *cacheMeta, _ *placement.Shard) { m.Tenant = "T" },
+		"another name":           func(m *cacheMeta, _ *placement.Shard) { m.Name = "d" },
+		"no such consistency":    func(m *cacheMeta, _ *placement.Shard) { m.Consistency = "most" },
+		"no shards":              func(m *cacheMeta, _ *placement.Shard) { m.Shards = nil },
+		"no replication":         func(m *cacheMeta, _ *placement.Shard) { m.Replication = 0 },
+		"too much replication":   func(m *cacheMeta, _ *placement.Shard) { m.Replication = felix.MaxReplication + 1 },
+		"the meta shard":         func(_ *cacheMeta, s *placement.Shard) { s.ID = metaShard },
+		"a shard twice":          func(_ *cacheMeta, s *placement.Shard) { s.ID = 6 },
+		"shard 0":                func(_ *cacheMeta, s *placement.Shard) { s.ID = 0 },
+		"no replicas":            func(_ *cacheMeta, s *placement.Shard) { s.Replicas = nil },
+		"no owner":               func(_ *cacheMeta, s *placement.Shard) { s.Prefer = 0 },
+		"a raft id never minted": func(_ *cacheMeta, s *placement.Shard) { s.Replicas[0].Raft = 2 },
+		"raft id 0":              func(_ *cacheMeta, s *placement.Shard) { s.Replicas[0].Raft = 0 },
+		"node 0":                 func(_ *cacheMeta, s *placement.Shard) { s.Replicas[0].Node = 0 },
+		"a raft id twice": func(_ *cacheMeta, s *placement.Shard) {
+			s.Replicas = append(s.Replicas, placement.Replica{Raft: 1, Node: 9, Want: placement.Voter, Have: ""})
 		},
-		"two on a node": func(_ *cacheMeta, s *shardMeta) {
-			s.NextRaft, s.Replicas = 3, append(s.Replicas, replicaMeta{2, 3, replicaVoter, ""})
+		"two on a node": func(_ *cacheMeta, s *placement.Shard) {
+			s.NextRaft, s.Replicas = 3, append(s.Replicas, placement.Replica{Raft: 2, Node: 3, Want: placement.Voter, Have: ""})
 		},
-		"no such wish":         func(_ *cacheMeta, s *shardMeta) { s.Replicas[0].Want = "king" },
-		"no such fact":         func(_ *cacheMeta, s *shardMeta) { s.Replicas[0].Have = replicaGone },
-		"began with no one":    func(_ *cacheMeta, s *shardMeta) { s.Initial[0] = 0 },
-		"began with a late id": func(_ *cacheMeta, s *shardMeta) { s.Initial[0] = 2 },
+		"no such wish":         func(_ *cacheMeta, s *placement.Shard) { s.Replicas[0].Want = "king" },
+		"no such fact":         func(_ *cacheMeta, s *placement.Shard) { s.Replicas[0].Have = placement.Gone },
+		"began with no one":    func(_ *cacheMeta, s *placement.Shard) { s.Initial[0] = 0 },
+		"began with a late id": func(_ *cacheMeta, s *placement.Shard) { s.Initial[0] = 2 },
 	} {
 		m := wholeCache()
 		change(m, &m.Shards[0])

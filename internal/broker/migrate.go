@@ -57,7 +57,7 @@ func (v *view) replicas(node uint64) map[uint64]record.Replica {
 		consistency, _ := felix.ParseConsistency(m.Consistency) // was checked
 		for i := range m.Shards {
 			s := &m.Shards[i]
-			if raft := s.replicaOn(node); raft != 0 {
+			if raft := s.ReplicaOn(node); raft != 0 {
 				all[s.ID] = record.Replica{RaftID: raft, Consistency: byte(consistency)}
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/record"
 )
 
@@ -119,7 +120,7 @@ func checkWhole(t testing.TB, b *Broker, fs vfs.FS) *view {
 	if n := v.nodes[1]; len(v.nodes) != 1 || n.State != nodeActive || !slices.Equal(n.Features, supportedFeatures()) {
 		t.Errorf("the nodes are %+v", v.nodes)
 	}
-	shards := []shardMeta{v.cluster.Shard}
+	shards := []placement.Shard{v.cluster.Shard}
 	levels := map[uint64]byte{metaShard: byte(felix.Quorum)}
 	for _, m := range v.caches {
 		if m.Format != cacheMetaFormat {
@@ -134,7 +135,7 @@ func checkWhole(t testing.TB, b *Broker, fs vfs.FS) *view {
 		}
 	}
 	for _, s := range shards {
-		want := record.Replica{RaftID: s.replicaOn(1), Consistency: levels[s.ID]}
+		want := record.Replica{RaftID: s.ReplicaOn(1), Consistency: levels[s.ID]}
 		if r, ok, err := b.db.Replica(s.ID); err != nil || !ok || r != want || r.RaftID != 1 {
 			t.Errorf("the state has %+v (%v, %v) of shard %d, %+v was placed", r, ok, err, s.ID, want)
 		}
@@ -189,12 +190,12 @@ func TestMigration(t *testing.T) {
 	if old.Format != 1 {
 		t.Fatalf("the old directory is %+v", old)
 	}
-	if _, err := Open(Options{Dir: "data", FS: mem, NodeID: 2}); err == nil || !strings.Contains(err.Error(), "it is that of node 1, not of node 2") {
+	if _, err := Open(context.Background(), Options{Dir: "data", FS: mem, NodeID: 2}); err == nil || !strings.Contains(err.Error(), "it is that of node 1, not of node 2") {
 		t.Errorf("opened as node 2: %v", err)
 	}
 	var first identity
 	for start := range uint64(3) {
-		b, err := Open(Options{Dir: "data", FS: mem, ReplicationIsTarget: true})
+		b, err := Open(context.Background(), Options{Dir: "data", FS: mem, ReplicationIsTarget: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +254,7 @@ func cutStart(t *testing.T, mem *vfs.MemFS) []startCut {
 		cuts = append(cuts, startCut{mem.CrashClone(cfg), "before " + op.kind + " " + op.path})
 	}
 	disk.before = func(op diskOp) error { point(op); return nil }
-	b, err := Open(Options{Dir: "data", FS: disk, ReplicationIsTarget: true})
+	b, err := Open(context.Background(), Options{Dir: "data", FS: disk, ReplicationIsTarget: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,7 @@ func onCuts(t *testing.T, cuts []startCut, check func(b *Broker, cut startCut)) 
 	t.Helper()
 	for _, cut := range cuts {
 		for range 2 {
-			b, err := Open(Options{Dir: "data", FS: cut.fs, ReplicationIsTarget: true})
+			b, err := Open(context.Background(), Options{Dir: "data", FS: cut.fs, ReplicationIsTarget: true})
 			if err != nil {
 				t.Fatalf("power cut %s: %v", cut.where, err)
 			}

@@ -200,7 +200,7 @@ func TestCachesInDoubtLeaveNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
-		b, err := Open(Options{Dir: "data", FS: vfs.NewMem(), InflightBytes: 4 << 10})
+		b, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), InflightBytes: 4 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}

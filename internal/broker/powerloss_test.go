@@ -158,7 +158,7 @@ func TestPowerLoss(t *testing.T) {
 	c := newCrasher(w, vfs.NewCrashableMem(), seed, crashPoints(t))
 	o := w.options()
 	o.FS = c.fs
-	b, err := Open(o)
+	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func (w *world) survive(cut *powerCut, seed uint64, again bool) []*powerCut {
 	}
 	var shown found
 	for i := range 2 {
-		b, err := Open(o)
+		b, err := Open(context.Background(), o)
 		if err != nil {
 			w.t.Fatalf("power cut %s: opening: %v", cut.where, err)
 		}

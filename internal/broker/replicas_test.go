@@ -136,7 +136,7 @@ func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 		t.Fatal(err)
 	}
 	for node := uint64(1); node <= uint64(brokers); node++ {
-		b, err := Open(Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
+		b, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
 			RequestTimeout: 20 * time.Second, Workers: 2})
 		if err != nil {
 			t.Fatal(err)

@@ -148,7 +148,7 @@ func benchRestart(b *testing.B, r *restartCase) {
 	if r.tune != nil {
 		r.tune(&o)
 	}
-	broker, err := Open(o)
+	broker, err := Open(context.Background(), o)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func benchRestart(b *testing.B, r *restartCase) {
 			b.Fatal(ok, err)
 		}
 		b.StartTimer()
-		broker, err := Open(o)
+		broker, err := Open(context.Background(), o)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -32,7 +33,7 @@ func TestOlderLog(t *testing.T) {
 	if ok, err := vfs.Clone(older, mixed, "data/log", "data/log"); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	_, err := Open(Options{Dir: "data", FS: mixed})
+	_, err := Open(context.Background(), Options{Dir: "data", FS: mixed})
 	if !errors.Is(err, raftlog.ErrCorrupt) || !strings.Contains(err.Error(), "synced data is missing") {
 		t.Errorf("Open = %v", err)
 	}

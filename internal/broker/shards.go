@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
@@ -36,7 +37,7 @@ const bootstrapIndex = 1
 // one entry that never was, with the placement's first replicas as voters, and
 // which of them this broker has. A crash before the log agrees is mended when
 // the shard is opened.
-func (b *Broker) bootstrap(consistency felix.Consistency, shards ...shardMeta) error {
+func (b *Broker) bootstrap(consistency felix.Consistency, shards ...placement.Shard) error {
 	parts := make([]store.Checkpoint, 0, len(shards))
 	for i := range shards {
 		s := &shards[i]
@@ -45,7 +46,7 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...shardMeta) e
 			return err
 		}
 		parts = append(parts, store.Checkpoint{Shard: s.ID, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: conf},
-			Replica: &record.Replica{RaftID: s.replicaOn(b.dir.identity.NodeID), Consistency: byte(consistency)}})
+			Replica: &record.Replica{RaftID: s.ReplicaOn(b.dir.identity.NodeID), Consistency: byte(consistency)}})
 	}
 	return b.db.WriteCheckpoint(parts...)
 }
@@ -128,7 +129,7 @@ func (b *Broker) workerOf(id uint64) *worker { return b.workers[id%uint64(len(b.
 
 // openShards opens the meta shard, then the caches that it names, and removes
 // shards that it does not name (of caches deleted, or never wholly made).
-func (b *Broker) openShards() error {
+func (b *Broker) openShards(ctx context.Context) error {
 	onDisk, err := b.db.Shards()
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (b *Broker) openShards() error {
 		return err
 	}
 	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, shards: []*route{r.route}}
-	ctx, cancel := context.WithTimeout(context.Background(), metaTimeout)
+	ctx, cancel := context.WithTimeout(ctx, metaTimeout)
 	defer cancel()
 	v, err := b.firstView(ctx)
 	if err != nil {
@@ -168,11 +169,11 @@ func (b *Broker) prepareMeta(onDisk []uint64) error {
 	case !there && (id.Bootstrapped || len(onDisk) > 0):
 		return fmt.Errorf("data directory %s: the metadata is missing: the directory is damaged, restore it", b.opts.Dir)
 	case !there:
-		if err := b.bootstrap(felix.Quorum, soleShard(metaShard, id.NodeID)); err != nil {
+		if err := b.bootstrap(felix.Quorum, placement.Sole(metaShard, id.NodeID)); err != nil {
 			return err
 		}
 	case id.Format < dataFormat: // made by a build that did not note it
-		if err := b.db.SetReplicas(map[uint64]record.Replica{metaShard: {RaftID: firstRaft, Consistency: byte(felix.Quorum)}}); err != nil {
+		if err := b.db.SetReplicas(map[uint64]record.Replica{metaShard: {RaftID: 1, Consistency: byte(felix.Quorum)}}); err != nil {
 			return err
 		}
 	}

@@ -86,7 +86,7 @@ func TestCloseIsBounded(t *testing.T) {
 			close(release)
 			var err error
 			eventually(t, "the directory is free", func() bool {
-				b, err = Open(Options{Dir: "data", FS: mem})
+				b, err = Open(context.Background(), Options{Dir: "data", FS: mem})
 				return err == nil || !strings.Contains(err.Error(), "in use")
 			})
 			if err != nil {

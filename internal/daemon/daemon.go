@@ -71,7 +71,7 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 		}
 	}()
 	metrics := newMetrics()
-	d.broker, err = broker.Open(broker.Options{Dir: c.DataDir, Logger: log, Fatal: fatal, RequestTimeout: c.RequestTimeout,
+	d.broker, err = broker.Open(ctx, broker.Options{Dir: c.DataDir, Logger: log, Fatal: fatal, RequestTimeout: c.RequestTimeout,
 		RecordBytes: c.RecordMemory << 20, BlockCacheBytes: c.BlockCache << 20, InflightBytes: c.InflightMemory << 20,
 		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep})
 	if err != nil {

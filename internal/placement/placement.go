@@ -5,6 +5,7 @@ package placement
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -40,6 +41,48 @@ type Shard struct {
 	Initial  []uint64  `json:"initial,omitempty"` // the Raft ids that it begins with, all voters
 	Prefer   uint64    `json:"prefer"`            // the node that should own it
 	Replicas []Replica `json:"replicas"`
+}
+
+// Sole is the placement of a shard whose only replica is on a node.
+func Sole(id, node uint64) Shard {
+	return Shard{ID: id, NextRaft: 2, Initial: []uint64{1}, Prefer: node,
+		Replicas: []Replica{{Raft: 1, Node: node, Want: Voter, Have: Voter}}}
+}
+
+// ReplicaOn is the Raft id of the shard's replica on a node that shall have one,
+// or 0.
+func (s *Shard) ReplicaOn(node uint64) uint64 {
+	for _, r := range s.Replicas {
+		if r.Node == node && r.Want != Gone {
+			return r.Raft
+		}
+	}
+	return 0
+}
+
+// Check says what cannot be in a placement.
+func (s *Shard) Check() error {
+	if s.ID == 0 || len(s.Replicas) == 0 || s.Prefer == 0 {
+		return fmt.Errorf("shard %d is nowhere", s.ID)
+	}
+	seen, on := map[uint64]bool{}, map[uint64]bool{}
+	for _, r := range s.Replicas {
+		stays := r.Want != Gone
+		if r.Raft == 0 || r.Raft >= s.NextRaft || r.Node == 0 || seen[r.Raft] || stays && on[r.Node] {
+			return fmt.Errorf("shard %d has a replica %d on node %d that it cannot have", s.ID, r.Raft, r.Node)
+		}
+		if !slices.Contains([]Role{Voter, Learner, Gone}, r.Want) || !slices.Contains([]Role{None, Voter, Learner}, r.Have) {
+			return fmt.Errorf("shard %d wants its replica %d to be %q, it is %q", s.ID, r.Raft, r.Want, r.Have)
+		}
+		seen[r.Raft] = true
+		on[r.Node] = on[r.Node] || stays
+	}
+	for _, raft := range s.Initial {
+		if raft == 0 || raft >= s.NextRaft {
+			return fmt.Errorf("shard %d began with a replica %d that was never made", s.ID, raft)
+		}
+	}
+	return nil
 }
 
 // Change is what Plan wants of a shard. It is meant for the placement that Plan
