@@ -87,6 +87,7 @@ type ClusterOptions struct {
 	Reads          string
 	ReplaceAfter   time.Duration // a broker that was away for so long is replaced; 0 is 5 minutes
 	MaxClockOffset time.Duration // from most others: beyond it, a broker does not lead; 0 is 500 ms
+	GiveBackAfter  time.Duration // a broker is there again for so long before it gets its shards back; 0 is 5 seconds
 	// Dial makes connections to peers; nil is a net.Dialer. Tests break networks here.
 	Dial func(ctx context.Context, node uint64, addr string) (net.Conn, error)
 	// OnStep is told of each step of a change of the cluster, for tests to crash
@@ -118,6 +119,7 @@ func (o *Options) setDefaults() {
 	set[network](&o.net, noPeers{})
 	set(&o.Cluster.ReplaceAfter, 5*time.Minute)
 	set(&o.Cluster.MaxClockOffset, 500*time.Millisecond)
+	set(&o.Cluster.GiveBackAfter, 5*time.Second)
 	if o.Cluster.OnStep == nil {
 		o.Cluster.OnStep = func(string) {}
 	}
@@ -155,7 +157,10 @@ type Broker struct {
 	start     time.Time
 	node      uint64  // this broker's
 	net       network // the others
+	links     *links  // to them; nil where there is no listener
+	clock     *wallClock
 	router    *router
+	resolver  *resolver
 	workers   []*worker
 	committer *committer
 	pacer     pacer
@@ -169,8 +174,18 @@ type Broker struct {
 	metaMu   sync.Mutex // serializes changes of the metadata on this broker
 	doubtful []doubt    // guarded by metaMu
 
+	seen atomic.Pointer[view]
+
+	stopping     atomic.Bool            // HandOver was called
+	lookMu       sync.Mutex             // serializes changes of what follows
+	eligible     atomic.Bool            // the clock lets this broker own shards
+	ineligible   atomic.Pointer[string] // why it does not, or empty
+	reads        atomic.Uint32          // the shard.ReadMode of quorum caches
+	watchWake    chan struct{}          // capacity 1
+	nextGiveBack time.Duration          // the reconciler's
+
 	stop       context.CancelFunc
-	background sync.WaitGroup // checkpointer, sweeper, router
+	background sync.WaitGroup // checkpointer, sweeper, router, resolver, watch
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
 	pagers     chan struct{}  // the same, for pages of scans
@@ -201,6 +216,7 @@ type replica struct {
 	// For others to see:
 	owns      atomic.Bool
 	lead      atomic.Uint64 // node that leads the shard, 0 if it is not known
+	part      atomic.Uint32 // a replicaPart
 	operation atomic.Uint64 // Stats.Operations, for metrics
 }
 
@@ -210,22 +226,31 @@ type replica struct {
 // waits until ctx ends.
 func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	o.setDefaults()
-	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(),
+	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(), resolver: newResolver(),
+		clock: newWallClock(o.Cluster.MaxClockOffset), watchWake: make(chan struct{}, 1),
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
 	fatal := o.Fatal
+	b.eligible.Store(true)
+	b.ineligible.Store(new(string))
 	// Who comes second waits, for ever if Fatal ends the process: in between,
 	// nobody goes on with a disk that has failed.
 	b.opts.Fatal = func(err error) { b.failed.Do(func() { fatal(err) }) }
 	o.FS = &dirSyncFS{FS: o.FS, failed: func(err error) { b.opts.Fatal(fmt.Errorf("data directory %s: %w", o.Dir, err)) }}
-	if b.dir, err = openDataDir(o.FS, o.Dir); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if err != nil {
 			b.closeStorage()
+			if o.Cluster.Listener != nil {
+				_ = o.Cluster.Listener.Close() // it may be closed already
+			}
 		}
 	}()
+	if err = o.Cluster.check(); err != nil {
+		return nil, err
+	}
+	if b.dir, err = openDataDir(o.FS, o.Dir); err != nil {
+		return nil, err
+	}
 	if err = b.dir.begin(o.NodeID); err != nil {
 		return nil, err
 	}
@@ -240,9 +265,12 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	if err := syncDir(o.FS, o.Dir); err != nil { // log and state stand in it, before anything rests on them
 		return nil, fmt.Errorf("data directory %s: it cannot be synced: %w", o.Dir, err)
 	}
+	if err = b.makeLinks(); err != nil {
+		return nil, err
+	}
 	b.run()
 	if err := b.join(ctx); err != nil {
-		return nil, errors.Join(err, b.halt())
+		return nil, errors.Join(err, b.closeLinks(ctx), b.halt())
 	}
 	return b, nil
 }
@@ -271,10 +299,11 @@ func (b *Broker) run() {
 		go w.run()
 	}
 	go b.committer.run()
-	b.background.Add(3)
-	go func() { defer b.background.Done(); b.router.run(ctx.Done(), b.mono) }()
-	go func() { defer b.background.Done(); b.checkpoint.run(ctx) }()
-	go func() { defer b.background.Done(); b.sweep(ctx) }()
+	b.background.Go(func() { b.router.run(ctx.Done(), b.mono) })
+	b.background.Go(func() { b.resolve(ctx) })
+	b.background.Go(func() { b.watch(ctx) })
+	b.background.Go(func() { b.checkpoint.run(ctx) })
+	b.background.Go(func() { b.sweep(ctx) })
 }
 
 // closeGrace is how long Close waits, after its time is up, for what it has cut
@@ -306,9 +335,10 @@ func (b *Broker) Close(ctx context.Context) error {
 }
 
 func (b *Broker) close(ctx context.Context) error {
+	err := b.closeLinks(ctx)
 	b.stop()
 	b.background.Wait()
-	err := b.checkpoint.all(ctx)
+	err = errors.Join(err, b.checkpoint.all(ctx))
 	return errors.Join(err, b.halt(), b.closeStorage())
 }
 
@@ -340,20 +370,29 @@ func (b *Broker) closeStorage() error {
 
 // now is the time of a step.
 func (b *Broker) now() shard.Now {
-	return shard.Now{WallMillis: b.opts.Wall(), Mono: b.mono()}
+	mono := b.mono()
+	return shard.Now{WallMillis: b.clock.Now(b.opts.Wall(), mono), Mono: mono}
 }
 
 // mono is the clock of all deadlines.
 func (b *Broker) mono() time.Duration { return time.Since(b.start) }
 
-// Ready says whether every shard of which this broker has a replica has an owner,
-// nil, or why not; for /readyz.
+// Ready says whether this broker takes its part in serving, nil, or why not; for
+// /readyz.
 func (b *Broker) Ready() error {
+	switch {
+	case b.stopping.Load():
+		return errors.New("the broker is stopping")
+	case b.view().cluster == nil:
+		return errors.New("the cluster's metadata has not been read yet")
+	case !b.eligible.Load():
+		return fmt.Errorf("this broker may not own shards: %s", *b.ineligible.Load())
+	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	for id, r := range b.replicas {
-		if lead := r.lead.Load(); !r.owns.Load() && (lead == 0 || lead == b.node) {
-			return fmt.Errorf("shard %d has no owner yet", id)
+	for _, r := range b.replicas {
+		if err := r.ready(); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -243,7 +243,7 @@ func (b *Broker) finish(r *shard.Request) {
 	}
 	switch r.Kind {
 	case shard.Ops:
-		b.giveBack(r)
+		b.freeRoom(r)
 		r.Batch.Done.OpsDone(r.Batch, r.Positions)
 		r.Batch = nil
 		requests.Put(r)
@@ -275,10 +275,7 @@ func (c *cache) broadcast(ctx context.Context, make func() *shard.Request) ([]*s
 	if c.gone.Load() {
 		return nil, errCacheGone
 	}
-	deadline := time.Since(c.b.start) + c.b.opts.RequestTimeout
-	if t, ok := ctx.Deadline(); ok {
-		deadline = t.Sub(c.b.start)
-	}
+	deadline := c.b.deadline(ctx)
 	all := []*shard.Request{}
 	for _, rt := range c.shards {
 		r := make()

@@ -14,6 +14,9 @@ const (
 	clockPatience = 2 * time.Second
 )
 
+// notCompared is why a broker may not own shards before it knows more.
+const notCompared = "its clock has not been compared with another broker's yet"
+
 // wallClock is the wall clock as shards are given it, watched by those of the
 // other brokers. It goes by the system's as long as that moves as time does. A
 // step of the system's clock is held back, and time goes on without it, until the
@@ -114,7 +117,7 @@ func (c *wallClock) Eligible(system int64, mono time.Duration) (ok bool, why str
 	known, far := c.compare(c.believed(system, mono), mono, -1)
 	switch {
 	case known == 0 && mono-c.since < clockPatience:
-		return false, "its clock has not been compared with another broker's yet"
+		return false, notCompared
 	case 2*far > known:
 		return false, fmt.Sprintf("its clock is more than %v away from those of %d of %d other brokers", c.bound, far, known)
 	}

@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -90,6 +92,7 @@ func (r *replica) nodeOf(raftID uint64) uint64 { return (*r.nodes.Load())[raftID
 // ledBy notes who leads the replica's shard.
 func (w *worker) ledBy(r *replica) {
 	node := r.nodeOf(r.shard.Lead())
+	r.setPart()
 	r.lead.Store(node)
 	r.route.setOwner(node)
 }
@@ -148,15 +151,64 @@ func (b *Broker) droppedMessages(node uint64, shards []uint64) {
 
 func (w *worker) unreachable(node uint64, shards []uint64) {
 	for _, id := range shards {
-		r := w.replicas[id]
-		if r == nil {
-			continue
-		}
-		for raftID, at := range *r.nodes.Load() {
-			if at == node {
-				r.shard.Unreachable(raftID)
-				w.activate(r)
-			}
+		if r := w.replicas[id]; r != nil {
+			w.unreached(r, node)
 		}
 	}
+}
+
+// lostNode tells all shards that what was on its way to a node may be lost.
+func (b *Broker) lostNode(node uint64) {
+	for _, w := range b.workers {
+		w.call(func() {
+			for _, r := range w.replicas {
+				w.unreached(r, node)
+			}
+		})
+	}
+}
+
+// unreached tells a replica that entries for the one at a node were lost.
+func (w *worker) unreached(r *replica, node uint64) {
+	for raftID, at := range *r.nodes.Load() {
+		if at == node {
+			r.shard.Unreachable(raftID)
+			w.activate(r)
+		}
+	}
+}
+
+// replicaPart is which part a replica takes in its shard.
+type replicaPart uint32
+
+const (
+	voterPart   replicaPart = iota
+	learnerPart             // has no vote; it gets everything
+	emptyPart               // has no state yet
+)
+
+// setPart notes which part the replica takes. It runs on the worker.
+func (r *replica) setPart() {
+	part := voterPart
+	switch conf := r.shard.Status().Conf; {
+	case r.shard.Table().Applied().Index == 0:
+		part = emptyPart
+	case !slices.Contains(conf.GetVoters(), r.raftID) && !slices.Contains(conf.GetVotersOutgoing(), r.raftID):
+		part = learnerPart
+	}
+	r.part.Store(uint32(part))
+}
+
+// ready says what the replica waits for, or nil.
+func (r *replica) ready() error {
+	lead := r.lead.Load()
+	switch part := replicaPart(r.part.Load()); {
+	case part == emptyPart:
+		return fmt.Errorf("shard %d: its replica here waits for a snapshot", r.id)
+	case part == learnerPart && lead == 0:
+		return fmt.Errorf("shard %d: its replica here, which does not vote, has not heard from an owner yet", r.id)
+	case lead == 0, lead == r.route.b.node && !r.owns.Load():
+		return fmt.Errorf("shard %d has no owner yet", r.id)
+	}
+	return nil
 }

@@ -67,6 +67,7 @@ func callDone(c *peer.Call) {
 	case c.Outcome == peer.Lost && r.Deadline <= b.mono():
 		b.refuse(r, errUnread)
 	default:
+		b.missed(t)
 		b.again(t, c.Owner)
 	}
 }

@@ -322,3 +322,6 @@ func syncDir(fs vfs.FS, dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
+
+// id is the identity as it is now.
+func (d *dataDir) id() identity { return d.identity }

@@ -63,8 +63,8 @@ type parts struct {
 
 var batchParts = sync.Pool{New: func() any { return new(parts) }}
 
-// giveBack gives the room of a finished request back, when the whole batch is.
-func (b *Broker) giveBack(r *shard.Request) {
+// freeRoom gives the room of a finished request back, when the whole batch is.
+func (b *Broker) freeRoom(r *shard.Request) {
 	p, shared := r.Parts.(*parts)
 	if !shared {
 		b.inflight.Add(-r.Bytes)

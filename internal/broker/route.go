@@ -39,6 +39,7 @@ type trip struct {
 	request  *shard.Request
 	call     peer.Call
 	attempts int           // how often it has come back
+	unknown  int           // how often in a row because nobody knew an owner
 	to       uint64        // the node that had it last
 	due      time.Duration // not to be sent before
 }

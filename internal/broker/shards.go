@@ -148,6 +148,7 @@ func (b *Broker) openShards(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
 	}
+	b.seen.Store(v)
 	wanted := map[uint64]bool{metaShard: true}
 	for _, m := range v.caches {
 		if _, err := b.openCache(m); err != nil {

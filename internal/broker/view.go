@@ -3,10 +3,12 @@ package broker
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
 // view is the metadata as it was at one moment. It is not changed any more.
@@ -119,4 +121,32 @@ func (v *view) belongsTo(id *identity) error {
 		return fmt.Errorf("the metadata does not know node %d with this store id: the directory is damaged, restore it", id.NodeID)
 	}
 	return nil
+}
+
+// view is the metadata as this broker last saw it, empty before that.
+func (b *Broker) view() *view {
+	if v := b.seen.Load(); v != nil {
+		return v
+	}
+	return newView()
+}
+
+// confirmedView is the metadata as of now: nothing that was acknowledged before
+// is missing.
+func (b *Broker) confirmedView(ctx context.Context) (*view, error) { return b.readView(ctx) }
+
+// placements are those of all shards, the metadata's included.
+func (v *view) placements() iter.Seq[*placement.Shard] {
+	return func(yield func(*placement.Shard) bool) {
+		if v.cluster != nil && !yield(&v.cluster.Shard) {
+			return
+		}
+		for _, m := range v.caches {
+			for i := range m.Shards {
+				if !yield(&m.Shards[i]) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -372,7 +372,8 @@ func (w *worker) takeLoaded(results []loaded) {
 // adopt makes the worker run a replica. Call it on the worker's goroutine.
 func (w *worker) adopt(r *replica) {
 	w.replicas[r.id] = r
-	w.activate(r)
+	w.applyModes(r)
+	r.setPart()
 }
 
 // drop fails what a replica has under way and forgets it. Without an error, what
