@@ -81,7 +81,7 @@ func startServers(ctx context.Context, dir string) (servers []server, stop func(
 		}
 	}
 	felix := []string{"dev", "--data-dir", filepath.Join(dir, "data"), "--resp-addr", "127.0.0.1:" + strconv.Itoa(ports[2]),
-		"--http-addr", "127.0.0.1:" + strconv.Itoa(ports[3])}
+		"--http-addr", "127.0.0.1:" + strconv.Itoa(ports[3]), "--peer-addr", "127.0.0.1:0"}
 	if err := start(ports[2], filepath.Join(dir, "felix"), felix...); err != nil {
 		return nil, stop, err
 	}

@@ -60,7 +60,7 @@ func build(t *testing.T) string {
 func start(t *testing.T, binary, dir string, killAfter time.Duration) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(binary, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
-		"--checkpoint-interval", "50ms"), log: &bytes.Buffer{}}
+		"--peer-addr", "127.0.0.1:0", "--checkpoint-interval", "50ms"), log: &bytes.Buffer{}}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

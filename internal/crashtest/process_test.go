@@ -33,7 +33,7 @@ func launch(t *testing.T, binary, dir string) *broker {
 	t.Helper()
 	b := &broker{t: t, up: make(chan string, 1), ended: make(chan struct{}),
 		cmd: exec.Command(binary, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
-			"--checkpoint-interval", "50ms")}
+			"--peer-addr", "127.0.0.1:0", "--checkpoint-interval", "50ms")}
 	stderr, err := b.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

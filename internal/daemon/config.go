@@ -23,6 +23,7 @@ type Config struct {
 	DataDir        string
 	RESPAddr       string
 	HTTPAddr       string
+	PeerAddr       string
 	Insecure       bool
 	LogLevel       string
 	LogFormat      string
@@ -66,6 +67,7 @@ func (c *Config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DataDir, "data-dir", dataDir, "`directory` of everything that must survive; made if missing (also env FELIX_DURABLE_STORAGE_DIR)")
 	f.StringVar(&c.RESPAddr, "resp-addr", "127.0.0.1:7379", "`host:port` for Redis clients; port 0 is any free one")
 	f.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7380", "`host:port` for HTTP, gRPC and felixctl; port 0 is any free one")
+	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one")
 	f.BoolVar(&c.Insecure, "insecure", false, "listen on addresses other than loopback although nobody has to authenticate")
 	f.Int64Var(&c.RecordMemory, "record-memory", 512, "bound on the memory for records, in `MiB`; colder records are on disk only")
 	f.Int64Var(&c.BlockCache, "block-cache", 64, "memory for blocks of the state store, in `MiB`")
@@ -168,11 +170,12 @@ func (c *Config) check() error {
 	if c.DataDir == "" {
 		return errors.New("no data directory: counters need durable storage; give --data-dir DIR (or FELIX_DURABLE_STORAGE_DIR)")
 	}
-	if err := c.checkAddr("resp-addr", c.RESPAddr); err != nil {
-		return err
-	}
-	if err := c.checkAddr("http-addr", c.HTTPAddr); err != nil {
-		return err
+	for _, l := range []struct{ flag, addr string }{
+		{"resp-addr", c.RESPAddr}, {"http-addr", c.HTTPAddr}, {"peer-addr", c.PeerAddr},
+	} {
+		if err := c.checkAddr(l.flag, l.addr); err != nil {
+			return err
+		}
 	}
 	if err := c.checkNumbers(); err != nil {
 		return err

@@ -27,12 +27,12 @@ import (
 
 // Daemon is a running broker with its doors.
 type Daemon struct {
-	config Config
-	log    *slog.Logger
-	broker *broker.Broker
-	resp   *netloop.Server
-	http   *http.Server
-	httpLn net.Listener
+	config    Config
+	log       *slog.Logger
+	broker    *broker.Broker
+	listeners listeners
+	resp      *netloop.Server
+	http      *http.Server
 
 	stopping atomic.Bool
 	serving  sync.WaitGroup
@@ -58,22 +58,19 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 	began := time.Now()
 	// Listen first: a port that is taken is the commonest mistake, and replay
 	// may take a while.
-	respLn, err := net.Listen("tcp", c.RESPAddr)
-	if err != nil {
-		return nil, fmt.Errorf("--resp-addr %s: %w", c.RESPAddr, plain(err))
-	}
-	if d.httpLn, err = net.Listen("tcp", c.HTTPAddr); err != nil {
-		return nil, errors.Join(fmt.Errorf("--http-addr %s: %w", c.HTTPAddr, plain(err)), respLn.Close())
+	if d.listeners, err = listen(c); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, closeUnused(respLn), closeUnused(d.httpLn))
+			err = errors.Join(err, d.listeners.close())
 		}
 	}()
 	metrics := newMetrics()
 	d.broker, err = broker.Open(ctx, broker.Options{Dir: c.DataDir, Logger: log, Fatal: fatal, RequestTimeout: c.RequestTimeout,
 		RecordBytes: c.RecordMemory << 20, BlockCacheBytes: c.BlockCache << 20, InflightBytes: c.InflightMemory << 20,
-		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep})
+		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep,
+		Cluster: broker.ClusterOptions{Listener: d.listeners.peer, Version: Version()}})
 	if err != nil {
 		return nil, advised(err)
 	}
@@ -82,11 +79,11 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 			return nil, errors.Join(err, d.broker.Close(ctx))
 		}
 	}
-	if err := d.openDoors(respLn, metrics); err != nil {
+	if err := d.openDoors(metrics); err != nil {
 		return nil, errors.Join(err, d.broker.Close(ctx))
 	}
 	log.Info("broker is up", "data_dir", c.DataDir, "store_id", d.broker.StoreID(), "resp_addr", d.RESPAddr(),
-		"http_addr", d.HTTPAddr(), "took", time.Since(began).Round(time.Millisecond), "version", Version())
+		"http_addr", d.HTTPAddr(), "peer_addr", d.PeerAddr(), "took", time.Since(began).Round(time.Millisecond), "version", Version())
 	return d, nil
 }
 
@@ -104,14 +101,14 @@ func (d *Daemon) makeDevCaches(ctx context.Context) error {
 	return nil
 }
 
-func (d *Daemon) openDoors(respLn net.Listener, m *metrics) error {
+func (d *Daemon) openDoors(m *metrics) error {
 	port := 0
-	if tcp, ok := respLn.Addr().(*net.TCPAddr); ok {
+	if tcp, ok := d.listeners.resp.Addr().(*net.TCPAddr); ok {
 		port = tcp.Port
 	}
 	redis := redisapi.New(d.broker, redisapi.Options{Logger: d.log, Version: Version(), ServerPort: port, MaxConnections: d.config.MaxConnections})
 	var err error
-	d.resp, err = netloop.New(respLn, netloop.Options{Handler: redis, Pacer: d.broker.Pacer(), Logger: d.log,
+	d.resp, err = netloop.New(d.listeners.resp, netloop.Options{Handler: redis, Pacer: d.broker.Pacer(), Logger: d.log,
 		MaxConnections: d.config.MaxConnections, IdleTimeout: d.config.IdleTimeout, MaxRequestBytes: redisapi.MaxRequestBytes,
 		MemoryBytes: int(d.config.ConnMemory << 20)})
 	if err != nil {
@@ -123,7 +120,7 @@ func (d *Daemon) openDoors(respLn net.Listener, m *metrics) error {
 	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Log: d.log, Ready: d.ready, Metrics: registry, Register: registry,
 		RequestTimeout: d.config.RequestTimeout}), d.log)
 	d.serve("RESP", d.resp.Serve)
-	d.serve("HTTP", func() error { return d.http.Serve(httpapi.LimitConnections(d.httpLn, d.config.MaxConnections)) })
+	d.serve("HTTP", func() error { return d.http.Serve(httpapi.LimitConnections(d.listeners.http, d.config.MaxConnections)) })
 	return nil
 }
 
@@ -154,7 +151,10 @@ func (d *Daemon) ready(context.Context) error {
 func (d *Daemon) RESPAddr() string { return d.resp.Addr().String() }
 
 // HTTPAddr is where felixctl and HTTP clients connect.
-func (d *Daemon) HTTPAddr() string { return d.httpLn.Addr().String() }
+func (d *Daemon) HTTPAddr() string { return d.listeners.http.Addr().String() }
+
+// PeerAddr is where other brokers connect.
+func (d *Daemon) PeerAddr() string { return d.listeners.peer.Addr().String() }
 
 // Failed tells why a door stopped by itself.
 func (d *Daemon) Failed() <-chan error { return d.failed }
@@ -177,22 +177,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	if err := d.broker.Close(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("closing the broker: %w", err))
 	}
+	errs = append(errs, d.listeners.close()) // what nobody has taken over
 	d.log.Info("broker has stopped", "took", time.Since(began).Round(time.Millisecond))
 	return errors.Join(errs...)
-}
-
-func closeUnused(l net.Listener) error {
-	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
-}
-
-// plain takes the "listen tcp 1.2.3.4:5:" off a listen error.
-func plain(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err
-	}
-	return err
 }

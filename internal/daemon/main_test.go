@@ -169,7 +169,7 @@ func dev(t *testing.T, dir string, args ...string) *process {
 func running(t *testing.T, command, dir string, args ...string) *process {
 	t.Helper()
 	p := launch(t, append([]string{command, "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
-		"--log-format", "json"}, args...)...)
+		"--peer-addr", "127.0.0.1:0", "--log-format", "json"}, args...)...)
 	select {
 	case <-p.up:
 	case <-time.After(patience):
@@ -195,7 +195,7 @@ func refuses(t *testing.T, status int, args ...string) string {
 
 // serveArgs are those of a broker on free ports.
 func serveArgs(dir string) []string {
-	return []string{"serve", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"}
+	return []string{"serve", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0"}
 }
 
 // conn is a Redis connection.

@@ -135,7 +135,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestInsecureListensEverywhere(t *testing.T) {
-	p := launch(t, "serve", "--data-dir", t.TempDir(), "--resp-addr", "127.0.0.1:0", "--http-addr", "[::]:0", "--insecure", "--log-format", "json")
+	p := launch(t, "serve", "--data-dir", t.TempDir(), "--resp-addr", "127.0.0.1:0", "--http-addr", "[::]:0", "--peer-addr", "127.0.0.1:0", "--insecure", "--log-format", "json")
 	<-p.up
 	if p.http == "" {
 		t.Fatalf("the broker does not start:\n%s", p.log())
@@ -154,7 +154,7 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	addr := taken.Addr().String()
-	for _, flag := range []string{"--resp-addr", "--http-addr"} {
+	for _, flag := range []string{"--resp-addr", "--http-addr", "--peer-addr"} {
 		dir := filepath.Join(t.TempDir(), "data")
 		args := append(serveArgs(dir), flag, addr)
 		if got, want := refuses(t, exitFail, args...), flag+" "+addr+": bind: address already in use"; got != want {

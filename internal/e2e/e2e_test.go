@@ -28,7 +28,7 @@ func startWith(t *testing.T, change func(*daemon.Config)) *daemon.Daemon {
 	t.Helper()
 	config := daemon.DefaultConfig(true)
 	change(&config)
-	config.DataDir, config.RESPAddr, config.HTTPAddr = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0"
+	config.DataDir, config.RESPAddr, config.HTTPAddr, config.PeerAddr = t.TempDir(), "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	d, err := daemon.Start(t.Context(), config, slog.New(slog.DiscardHandler), func(err error) { t.Errorf("fatal: %v", err) })
 	if err != nil {
 		t.Fatal(err)

@@ -165,7 +165,8 @@ func (r *tour) start() string {
 	if resp == "" {
 		resp, http = "127.0.0.1:0", "127.0.0.1:0"
 	}
-	c := exec.Command(filepath.Join(r.dir, "bin", "felix"), "dev", "--resp-addr", resp, "--http-addr", http, "--log-format", "json")
+	c := exec.Command(filepath.Join(r.dir, "bin", "felix"), "dev", "--resp-addr", resp, "--http-addr", http,
+		"--peer-addr", "127.0.0.1:0", "--log-format", "json")
 	c.Dir = r.dir
 	out, err := c.StdoutPipe()
 	if err != nil {
