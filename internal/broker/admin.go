@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 
+	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer/peerv1"
 )
 
@@ -10,3 +11,6 @@ import (
 func (b *Broker) clusterStatus(context.Context) (*peerv1.StatusResponse, error) {
 	return nil, errNoCluster
 }
+
+// errNoCluster is the answer to what only brokers of a cluster are asked.
+var errNoCluster = felix.Errorf(felix.Unavailable, "this broker forms no cluster")

@@ -159,6 +159,7 @@ type Broker struct {
 	net       network // the others
 	links     *links  // to them; nil where there is no listener
 	clock     *wallClock
+	entered   chan struct{} // holds a token once others have made the broker a member
 	router    *router
 	resolver  *resolver
 	workers   []*worker
@@ -227,7 +228,7 @@ type replica struct {
 func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	o.setDefaults()
 	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(), resolver: newResolver(),
-		clock: newWallClock(o.Cluster.MaxClockOffset), watchWake: make(chan struct{}, 1),
+		clock: newWallClock(o.Cluster.MaxClockOffset), watchWake: make(chan struct{}, 1), entered: make(chan struct{}, 1),
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
 	fatal := o.Fatal
@@ -251,10 +252,9 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	if b.dir, err = openDataDir(o.FS, o.Dir); err != nil {
 		return nil, err
 	}
-	if err = b.dir.begin(o.NodeID); err != nil {
+	if b.node, err = b.begin(); err != nil {
 		return nil, err
 	}
-	b.node = b.dir.identity.NodeID
 	if b.log, err = raftlog.Open(b.dir.path("log"), raftlog.Options{FS: o.FS, Logger: o.Logger, Fatal: b.opts.Fatal}); err != nil {
 		return nil, err
 	}
@@ -399,4 +399,4 @@ func (b *Broker) Ready() error {
 }
 
 // StoreID is the data directory's random identity.
-func (b *Broker) StoreID() string { return b.dir.identity.StoreID }
+func (b *Broker) StoreID() string { return b.dir.id().StoreID }

@@ -1,15 +1,19 @@
 package broker
 
 import (
-	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"reflect"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -46,6 +50,12 @@ type identity struct {
 	Starts uint64 `json:"starts"`
 	// Founders are the first brokers of the cluster. Only these have them.
 	Founders []founder `json:"founders,omitempty"`
+	// Seeds are peer addresses of brokers that a broker which has joined can ask
+	// until it can read the metadata.
+	Seeds []string `json:"seeds,omitempty"`
+
+	// more are fields that a newer build has written. They are kept.
+	more map[string]json.RawMessage
 }
 
 // founder is one of the brokers that form a cluster.
@@ -82,11 +92,43 @@ func parseIdentity(raw []byte) (identity, error) {
 	}
 	if id.Format == 1 { // which has nothing else, and was always of one broker
 		id = identity{Format: 1, StoreID: id.StoreID, NodeID: firstNode}
+	} else if err := id.keepUnknown(raw); err != nil {
+		return identity{}, fmt.Errorf("%w: %w", errIdentity, err)
 	}
 	if why := id.contradiction(); why != "" {
 		return identity{}, fmt.Errorf("%w: %s", errIdentity, why)
 	}
 	return id, nil
+}
+
+// keepUnknown keeps the fields of felix.json that this build does not know.
+func (id *identity) keepUnknown(raw []byte) error {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return err
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[identity]()) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		// Names are matched as encoding/json does, or a field would come twice.
+		maps.DeleteFunc(all, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, name) })
+	}
+	if len(all) > 0 {
+		id.more = all
+	}
+	return nil
+}
+
+// encode is felix.json.
+func (id identity) encode() ([]byte, error) {
+	raw, err := json.Marshal(id)
+	if err != nil || len(id.more) == 0 {
+		return raw, err
+	}
+	more, err := json.Marshal(id.more)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(raw[:len(raw)-1], ','), more[1:]...), nil
 }
 
 // contradiction says what cannot be in an identity, or nothing.
@@ -130,11 +172,16 @@ func randomID() (string, error) {
 }
 
 type dataDir struct {
-	fs       vfs.FS
-	dir      string
-	lock     io.Closer
-	identity identity
+	fs     vfs.FS
+	dir    string
+	lock   io.Closer
+	saving sync.Mutex               // serializes changes of felix.json
+	saved  atomic.Pointer[identity] // as felix.json has it; what it points to is not changed
 }
+
+// id is the identity, as it is on disk. It can be asked for at any time; its
+// slices are not to be changed.
+func (d *dataDir) id() identity { return *d.saved.Load() }
 
 func (d *dataDir) path(name string) string { return d.fs.PathJoin(d.dir, name) }
 
@@ -163,11 +210,13 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("data directory %s: felix.json cannot be read: %w", dir, err)
 	}
-	if d.identity, err = parseIdentity(raw); errors.Is(err, errIdentity) {
+	id, err := parseIdentity(raw)
+	if errors.Is(err, errIdentity) {
 		return nil, fmt.Errorf("data directory %s: felix.json is corrupt: restore the directory from a backup, or start on an empty one", dir)
 	} else if err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
+	d.saved.Store(&id)
 	return d, d.complete()
 }
 
@@ -215,16 +264,32 @@ func (d *dataDir) create() error {
 	return d.save(identity{Format: dataFormat, StoreID: id})
 }
 
-// save replaces the identity, durably. It is for one goroutine: that of Open.
+// save replaces the identity, durably.
 func (d *dataDir) save(id identity) error {
-	raw, err := json.Marshal(id)
+	return d.change(func(now *identity) error { *now = id; return nil })
+}
+
+// change changes the identity, durably: one change after the other, each from
+// what the one before has left. An error of change leaves it as it is.
+func (d *dataDir) change(change func(id *identity) error) error {
+	d.saving.Lock()
+	defer d.saving.Unlock()
+	var id identity
+	if old := d.saved.Load(); old != nil {
+		id = *old
+	}
+	before := id
+	if err := change(&id); err != nil || reflect.DeepEqual(id, before) {
+		return err
+	}
+	raw, err := id.encode()
 	if err != nil {
 		return err
 	}
 	if err := writeFile(d.fs, d.dir, "felix.json", append(raw, '\n')); err != nil {
 		return fmt.Errorf("data directory %s: it is not writable: %w", d.dir, err)
 	}
-	d.identity = id
+	d.saved.Store(&id)
 	return nil
 }
 
@@ -234,31 +299,20 @@ func (d *dataDir) isNode(id uint64) error {
 	if id > maxNodeID {
 		return fmt.Errorf("node id %d: it is 1 to %d", id, uint64(maxNodeID))
 	}
-	if mine := d.identity.NodeID; id != 0 && mine != 0 && id != mine {
+	if mine := d.id().NodeID; id != 0 && mine != 0 && id != mine {
 		return fmt.Errorf("data directory %s: it is that of node %d, not of node %d: give the directory of that node, or an empty one", d.dir, mine, id)
 	}
 	return nil
 }
 
-// begin counts a start, before anything rests on it, and forms a cluster of
-// one in a directory that belongs to none. A directory of format 1 stays as it
-// is: it is of a broker alone, and becomes format 2 when all of it is.
+// begin counts a start, before anything rests on it and before anybody is told
+// of it. A directory of format 1 stays as it is: it is of a broker alone, and
+// becomes format 2 when all of it is.
 func (d *dataDir) begin(node uint64) error {
-	if err := d.isNode(node); err != nil || d.identity.Format < dataFormat {
+	if err := d.isNode(node); err != nil || d.id().Format < dataFormat {
 		return err
 	}
-	id := d.identity
-	id.Starts++
-	if id.ClusterID == "" {
-		var err error
-		if id, err = id.alone(cmp.Or(node, firstNode)); err != nil {
-			return fmt.Errorf("data directory %s: %w", d.dir, err)
-		}
-	}
-	if !id.Formed {
-		return fmt.Errorf("data directory %s: the cluster that it was to form with others was never formed: start on an empty one", d.dir)
-	}
-	return d.save(id)
+	return d.change(func(id *identity) error { id.Starts++; return nil })
 }
 
 // alone is the identity of the only broker of a new cluster.
@@ -322,6 +376,3 @@ func syncDir(fs vfs.FS, dir string) error {
 	}
 	return errors.Join(d.Sync(), d.Close())
 }
-
-// id is the identity as it is now.
-func (d *dataDir) id() identity { return d.identity }

@@ -119,17 +119,19 @@ func TestClusterNeverFormed(t *testing.T) {
 // wholeIdentity has everything that felix.json can have.
 func wholeIdentity() identity {
 	return identity{Format: dataFormat, StoreID: "a1", ClusterID: "c1", NodeID: 2, Formed: true, Bootstrapped: true, Starts: 9,
-		Founders: []founder{{1, "a0", "h0:7381"}, {2, "a1", "h1:7381"}}}
+		Founders: []founder{{1, "a0", "h0:7381"}, {2, "a1", "h1:7381"}}, Seeds: []string{"h2:7381"},
+		more: map[string]json.RawMessage{"later": json.RawMessage(`{"a":1}`), "never": json.RawMessage("null")}}
 }
 
 func TestParseIdentity(t *testing.T) {
 	t.Parallel()
-	whole, err := json.Marshal(wholeIdentity())
+	whole, err := wholeIdentity().encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const stored = `{"format":2,"store_id":"a1","cluster_id":"c1","node_id":2,"formed":true,"bootstrapped":true,"starts":9,` +
-		`"founders":[{"id":1,"store_id":"a0","peer_addr":"h0:7381"},{"id":2,"store_id":"a1","peer_addr":"h1:7381"}]}`
+		`"founders":[{"id":1,"store_id":"a0","peer_addr":"h0:7381"},{"id":2,"store_id":"a1","peer_addr":"h1:7381"}],` +
+		`"seeds":["h2:7381"],"later":{"a":1},"never":null}`
 	if string(whole) != stored { // docs/format.md says this
 		t.Errorf("felix.json is %s", whole)
 	}
@@ -161,7 +163,7 @@ func TestParseIdentity(t *testing.T) {
 	} {
 		id := wholeIdentity()
 		change(&id)
-		raw, err := json.Marshal(id)
+		raw, err := id.encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,19 +174,20 @@ func TestParseIdentity(t *testing.T) {
 }
 
 func FuzzParseIdentity(f *testing.F) {
-	whole, err := json.Marshal(wholeIdentity())
+	whole, err := wholeIdentity().encode()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(whole)
 	f.Add([]byte(`{"format":1,"store_id":"a1"}`))
 	f.Add([]byte(`{"format":2,"store_id":"a1"}`))
+	f.Add([]byte(`{"format":2,"store_id":"a1","later": {"a": 1},"Starts":2,"starts":3}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		id, err := parseIdentity(raw)
 		if err != nil {
 			return
 		}
-		again, err := json.Marshal(id)
+		again, err := id.encode()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,6 +196,14 @@ func FuzzParseIdentity(f *testing.F) {
 		}
 		if len(id.Founders) == 0 {
 			id.Founders = nil // the same in JSON
+		}
+		if len(id.Seeds) == 0 {
+			id.Seeds = nil
+		}
+		for name, value := range id.more { // without spaces
+			if id.more[name], err = json.Marshal(value); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if got, err := parseIdentity(again); err != nil || !reflect.DeepEqual(got, id) {
 			t.Fatalf("%+v became %+v, %v", id, got, err)

@@ -142,6 +142,9 @@ func (b *Broker) setPeers(ps []peer.Peer) {
 	l.net.SetPeers(ps)
 }
 
+// caller asks the broker at an address, whoever it is.
+func (b *Broker) caller(addr string) *peer.Caller { return b.links.net.Caller(addr) }
+
 // Links tells of the links to other brokers.
 func (b *Broker) Links() []peer.LinkInfo {
 	if b.links == nil {

@@ -198,7 +198,7 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall()}
 	for i := range settings.Shards {
 		id := metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
-		m.Shards = append(m.Shards, placement.Sole(id, b.dir.identity.NodeID))
+		m.Shards = append(m.Shards, placement.Sole(id, b.node))
 	}
 	// First the shards, then the name: what a crash leaves behind in between
 	// is dropped at the next start.

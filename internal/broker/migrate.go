@@ -14,7 +14,7 @@ import (
 // Its lease_free_reads is not finalized: there may be brokers without fences
 // that are to join it. New clusters begin with it.
 func (b *Broker) migrate(ctx context.Context, v *view) error {
-	id, err := b.dir.identity.alone(firstNode)
+	id, err := b.dir.id().alone(firstNode)
 	if err != nil {
 		return err
 	}

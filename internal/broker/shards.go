@@ -46,7 +46,7 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...placement.Sh
 			return err
 		}
 		parts = append(parts, store.Checkpoint{Shard: s.ID, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: conf},
-			Replica: &record.Replica{RaftID: s.ReplicaOn(b.dir.identity.NodeID), Consistency: byte(consistency)}})
+			Replica: &record.Replica{RaftID: s.ReplicaOn(b.node), Consistency: byte(consistency)}})
 	}
 	return b.db.WriteCheckpoint(parts...)
 }
@@ -165,7 +165,7 @@ func (b *Broker) openShards(ctx context.Context) error {
 // it makes its first state, once. If that is gone later, so is what was decided
 // since, and perhaps acknowledged.
 func (b *Broker) prepareMeta(onDisk []uint64) error {
-	id := b.dir.identity
+	id := b.dir.id()
 	switch there := slices.Contains(onDisk, metaShard); {
 	case !there && (id.Bootstrapped || len(onDisk) > 0):
 		return fmt.Errorf("data directory %s: the metadata is missing: the directory is damaged, restore it", b.opts.Dir)

@@ -85,13 +85,14 @@ func (b *Broker) firstView(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the metadata: %w", err)
 	}
+	id := b.dir.id()
 	switch {
-	case b.dir.identity.Format < dataFormat:
+	case id.Format < dataFormat:
 		err = b.migrate(ctx, v)
 	case v.cluster == nil:
 		err = b.beginCluster(ctx)
 	default:
-		return v, v.belongsTo(&b.dir.identity)
+		return v, v.belongsTo(&id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("writing the metadata: %w", err)
@@ -99,12 +100,14 @@ func (b *Broker) firstView(ctx context.Context) (*view, error) {
 	if v, err = b.readView(ctx); err != nil {
 		return nil, fmt.Errorf("reading the metadata: %w", err)
 	}
-	return v, v.belongsTo(&b.dir.identity)
+	id = b.dir.id() // migrating has changed it
+	return v, v.belongsTo(&id)
 }
 
 // beginCluster writes the first records of a new cluster.
 func (b *Broker) beginCluster(ctx context.Context) error {
-	ops, err := b.firstRecords(&b.dir.identity, true)
+	id := b.dir.id()
+	ops, err := b.firstRecords(&id, true)
 	if err != nil {
 		return err
 	}
