@@ -191,6 +191,8 @@ type Broker struct {
 	loaders    chan struct{}  // holds a token for each of them that loads records
 	pagers     chan struct{}  // the same, for pages of scans
 	checkpoint *checkpointer
+	confs      confs     // the reconciler's
+	driver     driver    // the same
 	failed     sync.Once // told Options.Fatal
 }
 

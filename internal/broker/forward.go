@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"context"
 	"time"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/engine"
 	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/peer/peerv1"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 )
@@ -18,6 +20,10 @@ type network interface {
 	Forward(node uint64, c *peer.Call)
 	// SendRaft sends messages; see peer.Network. It keeps no reference to ms.
 	SendRaft(node uint64, ms []peer.Message)
+	// Links tells of the links to all other nodes.
+	Links() []peer.LinkInfo
+	// Status asks a node about its shards.
+	Status(ctx context.Context, node uint64) (*peerv1.StatusResponse, error)
 }
 
 // noPeers is the network of a broker that is alone.
@@ -29,6 +35,12 @@ func (noPeers) Forward(_ uint64, c *peer.Call) {
 }
 
 func (noPeers) SendRaft(uint64, []peer.Message) {}
+
+func (noPeers) Links() []peer.LinkInfo { return nil }
+
+func (noPeers) Status(context.Context, uint64) (*peerv1.StatusResponse, error) {
+	return nil, felix.Errorf(felix.Unavailable, "this broker is alone")
+}
 
 var (
 	errUnheard = &felix.Error{Code: felix.OutcomeUnknown,

@@ -150,7 +150,7 @@ func (b *Broker) giveBack() {
 			delete(fit, node)
 		}
 	}
-	for p := range b.view().placements() {
+	for _, p := range b.view().placements() {
 		if p.Prefer == b.node {
 			continue
 		}

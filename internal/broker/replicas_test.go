@@ -14,6 +14,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/peer/peerv1"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
@@ -59,6 +60,27 @@ func (p pipe) SendRaft(node uint64, ms []peer.Message) {
 		copies = append(copies, peer.Message{Shard: m.Shard, M: proto.Clone(m.M).(*raftpb.Message)})
 	}
 	b.takeMessages(p.node, copies)
+}
+
+// Links tells of a link to every other broker, up for ever or down.
+func (p pipe) Links() (links []peer.LinkInfo) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for node := range p.brokers {
+		if node != p.node {
+			links = append(links, peer.LinkInfo{Node: node, Up: !p.cut[node] && !p.cut[p.node], Since: -time.Hour})
+		}
+	}
+	return links
+}
+
+// Status asks a broker.
+func (p pipe) Status(ctx context.Context, node uint64) (*peerv1.StatusResponse, error) {
+	b := p.to(node)
+	if b == nil {
+		return nil, felix.Errorf(felix.Unavailable, "there is no link")
+	}
+	return b.clusterStatus(ctx)
 }
 
 // drop tells of entries that do not arrive, as a peer.Network does.

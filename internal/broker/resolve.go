@@ -91,10 +91,7 @@ func (b *Broker) resolveNow(ctx context.Context, routes map[*route]struct{}) {
 		b.opts.Logger.Debug("the metadata cannot be read", "err", err)
 		return
 	}
-	where := map[uint64]*placement.Shard{}
-	for p := range v.placements() {
-		where[p.ID] = p
-	}
+	where := v.placements()
 	for rt := range routes {
 		if p := where[rt.id]; p != nil {
 			rt.setAsks(asksOf(p))

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 
@@ -139,17 +138,15 @@ func (b *Broker) view() *view {
 func (b *Broker) confirmedView(ctx context.Context) (*view, error) { return b.readView(ctx) }
 
 // placements are those of all shards, the metadata's included.
-func (v *view) placements() iter.Seq[*placement.Shard] {
-	return func(yield func(*placement.Shard) bool) {
-		if v.cluster != nil && !yield(&v.cluster.Shard) {
-			return
-		}
-		for _, m := range v.caches {
-			for i := range m.Shards {
-				if !yield(&m.Shards[i]) {
-					return
-				}
-			}
+func (v *view) placements() map[uint64]*placement.Shard {
+	all := map[uint64]*placement.Shard{}
+	if v.cluster != nil {
+		all[metaShard] = &v.cluster.Shard
+	}
+	for _, m := range v.caches {
+		for i := range m.Shards {
+			all[m.Shards[i].ID] = &m.Shards[i]
 		}
 	}
+	return all
 }

@@ -86,6 +86,20 @@ func (w *worker) callWait(f func()) bool {
 	return true
 }
 
+// onWorker runs f on the replica's worker, after which the shard goes on, and
+// waits until it has returned. It says false, and drops f, if the replica is
+// closed or the worker is stopping.
+func (b *Broker) onWorker(r *replica, f func(s *shard.Shard)) (ran bool) {
+	r.worker.callWait(func() {
+		if !r.closed {
+			f(r.shard)
+			r.worker.activate(r)
+			ran = true
+		}
+	})
+	return ran
+}
+
 // take queues requests for shards of the worker. It says false, and takes none,
 // if the worker is stopping.
 func (w *worker) take(requests ...submission) bool {
