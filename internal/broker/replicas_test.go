@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -148,14 +149,9 @@ func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 	p := &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}
 	var all []*Broker
 	var caches []*cache
-	conf := &raftpb.ConfState{}
 	var nodes []uint64
 	for node := uint64(1); node < uint64(brokers); node++ {
-		conf.Voters, nodes = append(conf.Voters, 100+node), append(nodes, node)
-	}
-	encoded, err := proto.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
+		nodes = append(nodes, node)
 	}
 	for node := uint64(1); node <= uint64(brokers); node++ {
 		b, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
@@ -166,38 +162,56 @@ func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 		p.mu.Lock()
 		p.brokers[node] = b
 		p.mu.Unlock()
-		rt := b.addRoute(sharedShard, 1)
-		rt.setAsks(nodes)
-		if node < uint64(brokers) {
-			if err := b.db.WriteCheckpoint(store.Checkpoint{Shard: sharedShard, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: encoded},
-				Replica: &record.Replica{RaftID: 100 + node, Consistency: byte(felix.Quorum)}}); err != nil {
-				t.Fatal(err)
-			}
-			r, err := b.openReplica(rt, felix.Quorum)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.worker.callWait(func() {
-				for _, other := range nodes {
-					r.learn(100+other, other)
-				}
-			})
-		}
 		all = append(all, b)
-		caches = append(caches, &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}})
+		caches = append(caches, addShared(t, b, nodes))
 	}
-	t.Cleanup(func() {
-		var closing sync.WaitGroup
-		for _, b := range all {
-			closing.Go(func() {
-				if err := closeBroker(b); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		closing.Wait()
-	})
+	t.Cleanup(func() { closeAll(t, all) })
 	return p, all, caches
+}
+
+// addShared makes the shared shard known to a broker, with the replicas that are
+// at the nodes: its own, too, if it is one of them.
+func addShared(t *testing.T, b *Broker, nodes []uint64) *cache {
+	t.Helper()
+	conf := &raftpb.ConfState{}
+	for _, node := range nodes {
+		conf.Voters = append(conf.Voters, 100+node)
+	}
+	encoded, err := proto.Marshal(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := b.addRoute(sharedShard, 1)
+	rt.setAsks(nodes)
+	if slices.Contains(nodes, b.node) {
+		if err := b.db.WriteCheckpoint(store.Checkpoint{Shard: sharedShard, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: encoded},
+			Replica: &record.Replica{RaftID: 100 + b.node, Consistency: byte(felix.Quorum)}}); err != nil {
+			t.Fatal(err)
+		}
+		r, err := b.openReplica(rt, felix.Quorum)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.worker.callWait(func() {
+			for _, other := range nodes {
+				r.learn(100+other, other)
+			}
+		})
+	}
+	return &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}}
+}
+
+// closeAll closes brokers, all at once.
+func closeAll(t *testing.T, all []*Broker) {
+	var closing sync.WaitGroup
+	for _, b := range all {
+		closing.Go(func() {
+			if err := closeBroker(b); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	closing.Wait()
 }
 
 // owner is the node that owns the shared shard, 0 if there is none.

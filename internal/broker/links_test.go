@@ -1,0 +1,275 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
+)
+
+// linkedOptions are those of one of several brokers that are linked by real
+// networks. They are of one cluster, each with metadata of its own.
+func linkedOptions(t *testing.T, node uint64, ln net.Listener) Options {
+	t.Helper()
+	id := identity{Format: dataFormat, StoreID: storeOf(node), ClusterID: "cluster", NodeID: node, Formed: true,
+		Founders: []founder{{ID: node, StoreID: storeOf(node), PeerAddr: ln.Addr().String()}}}
+	raw, err := json.Marshal(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs := vfs.NewMem()
+	if err := fs.MkdirAll("data", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeFile(fs, "data", "felix.json", raw); err != nil {
+		t.Fatal(err)
+	}
+	return Options{Dir: "data", FS: fs, NodeID: node, TickInterval: 20 * time.Millisecond, RequestTimeout: 20 * time.Second, Workers: 2,
+		Cluster: ClusterOptions{Listener: ln}}
+}
+
+func storeOf(node uint64) string { return fmt.Sprint("store", node) }
+
+// linkedView is what the metadata of the cluster of linkedOptions says.
+func linkedView(nodes int) *view {
+	v := newView()
+	v.cluster = &clusterMeta{ClusterID: "cluster"}
+	v.features[leaseFreeReads] = true
+	for node := uint64(1); node <= uint64(nodes); node++ {
+		v.nodes[node] = &nodeMeta{ID: node, StoreID: storeOf(node), State: nodeActive}
+	}
+	return v
+}
+
+// openLinked opens brokers that are linked by real networks, with a cache of one
+// shard, of which all but the last have a replica.
+func openLinked(t *testing.T, brokers int, change func(node uint64, o *Options)) ([]*Broker, []*cache) {
+	t.Helper()
+	var all []*Broker
+	var caches []*cache
+	var ps []peer.Peer
+	t.Cleanup(func() { closeAll(t, all) })
+	var nodes []uint64
+	for node := uint64(1); node < uint64(brokers); node++ {
+		nodes = append(nodes, node)
+	}
+	for node := uint64(1); node <= uint64(brokers); node++ {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := linkedOptions(t, node, ln)
+		if change != nil {
+			change(node, &o)
+		}
+		b, err := Open(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.seen.Store(linkedView(brokers))
+		all = append(all, b)
+		caches = append(caches, addShared(t, b, nodes))
+		ps = append(ps, peer.Peer{Node: node, StoreID: storeOf(node), Addr: ln.Addr().String()})
+	}
+	for _, b := range all {
+		b.setPeers(ps)
+	}
+	return all, caches
+}
+
+// TestLinkedBrokersServe: messages, calls and clocks flow between brokers over
+// real connections.
+func TestLinkedBrokersServe(t *testing.T) {
+	t.Parallel()
+	brokers, caches := openLinked(t, 4, nil)
+	const each = 50
+	var all sync.WaitGroup
+	for i, c := range caches {
+		all.Go(func() {
+			for n := range each {
+				mustDo(t, c, add("all", 1), add(fmt.Sprint(i, "/", n), 1))
+			}
+		})
+	}
+	all.Wait()
+	for i, c := range caches {
+		if r := mustDo(t, c, felix.Op{Kind: felix.Get, Key: []byte("all")}); r[0].Int != int64(len(caches)*each) {
+			t.Errorf("broker %d: the sum is %d", i+1, r[0].Int)
+		}
+	}
+	for _, b := range brokers {
+		eventually(t, "every broker is ready", func() bool { return b.Ready() == nil })
+		eventually(t, "all others are fit", func() bool { return len(b.fitNodes()) == len(brokers)-1 })
+		if index, err := b.barrier(context.Background()); err != nil || index == 0 {
+			t.Errorf("broker %d: a barrier at %d, %v", b.node, index, err)
+		}
+	}
+}
+
+// TestHandOverUnderLoad: a broker gives its shards away before it stops. No
+// request fails, neither through it nor through the others, and none is lost.
+func TestHandOverUnderLoad(t *testing.T) {
+	t.Parallel()
+	brokers, caches := openLinked(t, 4, nil)
+	var acked atomic.Int64
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for _, c := range caches {
+		all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				replies, err := felix.Do(context.Background(), c, add("k", 1), felix.Op{Kind: felix.Get, Key: []byte("k")})
+				for _, r := range replies {
+					if r.Err != nil {
+						err = r.Err
+					}
+				}
+				if err != nil {
+					t.Errorf("request %d through broker %d: %v", n, c.b.node, err)
+					return
+				}
+				acked.Add(1)
+			}
+		})
+	}
+	goOn := func() {
+		n := acked.Load()
+		eventually(t, "they go on", func() bool { return acked.Load() > n+100 })
+	}
+	goOn()
+	first := owner(brokers)
+	leaving := brokers[first-1]
+	leaving.HandOver(context.Background())
+	if leaving.Stats().Owned != 1 { // its own metadata, which is nobody else's here
+		t.Errorf("it still owns %d shards", leaving.Stats().Owned)
+	}
+	if err := leaving.Ready(); err == nil || !strings.Contains(err.Error(), "stopping") {
+		t.Errorf("it says that it is ready: %v", err)
+	}
+	goOn()
+	if second := owner(brokers); second == first || second == 0 {
+		t.Errorf("the owner was %d, is %d", first, second)
+	}
+	close(stop)
+	all.Wait()
+	for i, c := range caches {
+		if r := mustDo(t, c, felix.Op{Kind: felix.Get, Key: []byte("k")}); r[0].Int != acked.Load() {
+			t.Errorf("broker %d: the sum is %d, %d were acknowledged", i+1, r[0].Int, acked.Load())
+		}
+	}
+}
+
+// TestWhoIsKeptOutStops: a broker whose data directory the others do not know, or
+// whose node was removed, stops and says why; not because of one of two.
+func TestWhoIsKeptOutStops(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		name    string
+		change  func(n *nodeMeta)
+		confuse int // how many of the two others
+		want    string
+	}{
+		{"another directory", func(n *nodeMeta) { n.StoreID = "of old" }, 2, "known with another data directory"},
+		{"removed", func(n *nodeMeta) { n.State = nodeRemoved }, 2, "was removed from this cluster"},
+		{"one is confused", func(n *nodeMeta) { n.StoreID = "of old" }, 1, ""},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			var fatal atomic.Pointer[error]
+			brokers, _ := openLinked(t, 3, func(node uint64, o *Options) {
+				o.Fatal = func(err error) {
+					if node == 1 {
+						fatal.Store(&err)
+					} else {
+						t.Errorf("broker %d stops: %v", node, err)
+					}
+				}
+			})
+			for _, b := range brokers[1 : 1+v.confuse] {
+				view := linkedView(3)
+				v.change(view.nodes[1])
+				b.seen.Store(view)
+				ps := slices.Collect(maps.Values(b.links.told))
+				b.setPeers(nil) // what was linked is cut and comes again
+				b.setPeers(ps)
+			}
+			if v.want == "" {
+				// The other one is linked, and the confused one repeats what it says.
+				l := brokers[0].links
+				eventually(t, "it was refused for long enough", func() bool {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					p := l.peers[2]
+					return p.refusal != nil && p.refusedAt-p.keptOut > refusalPatience
+				})
+				if err := fatal.Load(); err != nil {
+					t.Errorf("it stops: %v", *err)
+				}
+				return
+			}
+			eventually(t, "it stops", func() bool { return fatal.Load() != nil })
+			if err := *fatal.Load(); !strings.Contains(err.Error(), v.want) {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+}
+
+// TestKeptOutPatience: what counts against a broker, and when.
+func TestKeptOutPatience(t *testing.T) {
+	t.Parallel()
+	b, _ := openOn(t, vfs.NewMem(), 1, nil)
+	defer func() {
+		if err := closeBroker(b); err != nil {
+			t.Error(err)
+		}
+	}()
+	refused := func(reason peer.Reason, ago, since time.Duration) *peerState {
+		now := b.mono()
+		return &peerState{refusal: &peer.Refusal{Reason: reason}, refusedAt: now - ago, keptOut: now - since}
+	}
+	up := &peerState{up: true}
+	for _, v := range []struct {
+		name   string
+		peers  []*peerState // the last one refuses again
+		reason peer.Reason
+		stops  bool
+	}{
+		{"too soon", []*peerState{refused(peer.ReasonStore, 0, time.Second)}, peer.ReasonStore, false},
+		{"long enough", []*peerState{refused(peer.ReasonStore, 0, 3*time.Second)}, peer.ReasonStore, true},
+		{"half of them", []*peerState{up, refused(peer.ReasonStore, 0, 3*time.Second)}, peer.ReasonStore, false},
+		{"most", []*peerState{up, refused(peer.ReasonStore, time.Second, 3*time.Second), refused(peer.ReasonStore, 0, 3*time.Second)}, peer.ReasonStore, true},
+		{"one cannot be reached any more", []*peerState{up, refused(peer.ReasonStore, time.Minute, time.Hour), refused(peer.ReasonStore, 0, time.Hour)}, peer.ReasonStore, false},
+		{"one cannot be reached at all", []*peerState{{}, refused(peer.ReasonStore, 0, time.Hour)}, peer.ReasonStore, true},
+		{"another process, too soon", []*peerState{refused(peer.ReasonInstance, 0, 3*time.Second)}, peer.ReasonInstance, false},
+		{"another process", []*peerState{refused(peer.ReasonInstance, 0, 11*time.Second)}, peer.ReasonInstance, true},
+		{"another reason than before", []*peerState{refused(peer.ReasonInstance, 0, 11*time.Second)}, peer.ReasonStore, false},
+		{"what may pass", []*peerState{refused(peer.ReasonFeature, 0, time.Hour)}, peer.ReasonFeature, false},
+	} {
+		l := &links{b: b, peers: map[uint64]*peerState{}}
+		node := uint64(1)
+		for _, p := range v.peers {
+			node++
+			l.peers[node] = p
+		}
+		if err := l.keptOut(node, &peer.Refusal{Reason: v.reason}); (err != nil) != v.stops {
+			t.Errorf("%s: %v", v.name, err)
+		}
+	}
+}

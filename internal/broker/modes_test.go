@@ -1,0 +1,131 @@
+package broker
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// TestYearAheadDoesNotLead: a broker whose clock is a year ahead of the others'
+// owns nothing, says why, and its time gets into no operation.
+func TestYearAheadDoesNotLead(t *testing.T) {
+	t.Parallel()
+	const year = int64(365 * 24 * time.Hour / time.Millisecond)
+	brokers, caches := openLinked(t, 4, func(node uint64, o *Options) {
+		if node == 1 {
+			o.Wall = func() int64 { return time.Now().UnixMilli() + year }
+		}
+	})
+	op := add("k", 1)
+	op.TTL, op.ExpiryMillis = felix.TTLIn, 60_000
+	for range 3 {
+		for _, c := range caches {
+			mustDo(t, c, op)
+		}
+	}
+	eventually(t, "it says why", func() bool {
+		err := brokers[0].Ready()
+		return err != nil && strings.Contains(err.Error(), "its clock is more than")
+	})
+	for _, b := range brokers[1:] {
+		eventually(t, "the others are ready", func() bool { return b.Ready() == nil })
+	}
+	if at := owner(brokers); at == 1 || at == 0 {
+		t.Errorf("the owner is %d", at)
+	}
+	r := mustDo(t, caches[0], felix.Op{Kind: felix.Get, Key: []byte("k")})
+	if soon := time.Now().UnixMilli() + 120_000; r[0].ExpiresAtMillis > soon {
+		t.Errorf("the time of the broker that is ahead was used: %+v", r[0])
+	}
+}
+
+// TestOwnerWithAnotherClockGivesUp: where the clocks of all others are set, the
+// owner hands over to one of them.
+func TestOwnerWithAnotherClockGivesUp(t *testing.T) {
+	t.Parallel()
+	var offsets [4]atomic.Int64
+	brokers, caches := openLinked(t, 4, func(node uint64, o *Options) {
+		o.Wall = func() int64 { return time.Now().UnixMilli() + offsets[node-1].Load() }
+	})
+	mustDo(t, caches[3], add("k", 1))
+	first := owner(brokers)
+	for i := range offsets {
+		if uint64(i+1) != first {
+			offsets[i].Store(-3_600_000)
+		}
+	}
+	eventually(t, "another one owns the shard", func() bool { at := owner(brokers); return at != first && at != 0 })
+	mustDo(t, caches[3], add("k", 1))
+	if r := mustDo(t, caches[first-1], add("k", 1)); r[0].Int != 3 {
+		t.Errorf("the sum is %d", r[0].Int)
+	}
+}
+
+// TestReadsMode: how reads are confirmed is what was asked for, or what the
+// cluster has finalized.
+func TestReadsMode(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		flag      string
+		view      *view
+		want      shard.ReadMode
+		finalized bool
+	}{
+		{flag: "", want: shard.Fences, finalized: true},
+		{flag: "", want: shard.Leases},
+		{flag: "lease", want: shard.Leases, finalized: true},
+		{flag: "fence", want: shard.Fences},
+		{flag: "", view: newView(), want: shard.Fences},
+	} {
+		b, _ := openOn(t, vfs.NewMem(), 1, func(o *Options) { o.Cluster.Reads = v.flag })
+		if v.view == nil {
+			v.view = linkedView(1)
+			v.view.features[leaseFreeReads] = v.finalized
+		}
+		b.seen.Store(v.view)
+		if got := b.readMode(); got != v.want {
+			t.Errorf("%+v: %v", v, got)
+		}
+		if err := closeBroker(b); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), Cluster: ClusterOptions{Reads: "hope"}}); err == nil {
+		t.Error("any word is a way to confirm reads")
+	}
+}
+
+// TestShardsGoBack: the owner hands a shard to the broker that should own it, once
+// that has been there for a while.
+func TestShardsGoBack(t *testing.T) {
+	t.Parallel()
+	brokers, caches := openLinked(t, 4, func(_ uint64, o *Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
+	mustDo(t, caches[3], add("k", 1))
+	prefer := owner(brokers)%3 + 1
+	for _, b := range brokers {
+		v := linkedView(4)
+		p := placement.Shard{ID: sharedShard, Prefer: prefer}
+		v.caches[felix.Scope{Tenant: "t"}] = &cacheMeta{Shards: []placement.Shard{p}}
+		b.seen.Store(v)
+	}
+	eventually(t, "the preferred broker owns it", func() bool {
+		for _, b := range brokers {
+			b.giveBack()
+		}
+		return owner(brokers) == prefer
+	})
+	if since := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-since < 200*time.Millisecond {
+		t.Error("it did not wait")
+	}
+	if r := mustDo(t, caches[3], add("k", 1)); r[0].Int != 2 {
+		t.Errorf("the sum is %d", r[0].Int)
+	}
+}
