@@ -153,9 +153,6 @@ func (b *Broker) Links() []peer.LinkInfo {
 	return b.links.net.Links()
 }
 
-// caller asks the broker at an address, whoever it is. There are links.
-func (b *Broker) caller(addr string) *peer.Caller { return b.links.net.Caller(addr) }
-
 // Self implements peer.Handler.
 func (l *links) Self() peer.Identity {
 	id := l.b.dir.id()
