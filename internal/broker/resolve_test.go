@@ -75,26 +75,3 @@ func TestAsksInOrder(t *testing.T) {
 		t.Errorf("asked are %v", got)
 	}
 }
-
-// TestResolverIsShared: requests that find no owner at the same time share a
-// reading of the metadata, and an election costs few.
-func TestResolverIsShared(t *testing.T) {
-	t.Parallel()
-	b, c := openElsewhere(t, &scriptedNet{do: func(int, uint64, *peer.Call) peer.Outcome { return peer.NotOwner }}, func(o *Options) {
-		o.RequestTimeout = time.Second
-	})
-	reads := func() uint64 { return b.replicaOf(metaShard).operation.Load() }
-	before := reads()
-	done := make(chan *felix.Error)
-	for range 50 {
-		go func() { done <- forwarded[1].run(t, c) }()
-	}
-	for range 50 {
-		if err := <-done; err == nil || err.Code != felix.Unavailable {
-			t.Errorf("a read that found no owner: %v", err)
-		}
-	}
-	if n := reads() - before; n == 0 || n > 20 {
-		t.Errorf("%d readings of the metadata", n)
-	}
-}
