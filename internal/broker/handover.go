@@ -23,10 +23,16 @@ const (
 	giveBackEvery = 500 * time.Millisecond
 )
 
+// fitness is what a broker knows of a node that may be given shards.
+type fitness struct {
+	now   bool          // it may; otherwise it perhaps may soon
+	since time.Duration // when the link to it came up
+}
+
 // fitNodes are the nodes that may be given the ownership of shards, as far as it
-// can be told from here, with the time since when there is a link to each.
-func (b *Broker) fitNodes() map[uint64]time.Duration {
-	fit := map[uint64]time.Duration{}
+// can be told from here.
+func (b *Broker) fitNodes() map[uint64]fitness {
+	fit := map[uint64]fitness{}
 	if b.links == nil {
 		return fit
 	}
@@ -38,8 +44,8 @@ func (b *Broker) fitNodes() map[uint64]time.Duration {
 		if n := v.nodes[node]; n != nil {
 			state = n.State
 		}
-		if p.up && p.pong.Eligible && !p.pong.Stopping && state == nodeActive {
-			fit[node] = p.since
+		if p.up && !p.pong.Stopping && state == nodeActive {
+			fit[node] = fitness{now: p.pong.Eligible, since: p.since}
 		}
 	}
 	return fit
@@ -48,13 +54,13 @@ func (b *Broker) fitNodes() map[uint64]time.Duration {
 // transfer gives the ownership of a shard to its replica at a node, if there is a
 // voter that has nearly all of the log. No client sees it.
 func (b *Broker) transfer(r *replica, toNode uint64) {
-	r.worker.call(func() { r.worker.handOver(r, map[uint64]time.Duration{toNode: 0}, toNode) })
+	r.worker.call(func() { r.worker.handOver(r, map[uint64]fitness{toNode: {now: true}}, toNode) })
 }
 
 // handOver begins to give the ownership of a shard to one of the fit nodes, best
 // the preferred one. It says whether it has, or does already, or may later. It
 // runs on the worker.
-func (w *worker) handOver(r *replica, fit map[uint64]time.Duration, prefer uint64) (begun, hopeful bool) {
+func (w *worker) handOver(r *replica, fit map[uint64]fitness, prefer uint64) (begun, hopeful bool) {
 	if r.closed || !r.shard.Leader() {
 		return false, false
 	}
@@ -76,14 +82,15 @@ func (w *worker) handOver(r *replica, fit map[uint64]time.Duration, prefer uint6
 
 // heirs are the voters at fit nodes that can take over at once, and whether there
 // are any that may be able to later. It runs on the worker.
-func (r *replica) heirs(fit map[uint64]time.Duration) (heirs []uint64, hopeful bool) {
+func (r *replica) heirs(fit map[uint64]fitness) (heirs []uint64, hopeful bool) {
 	st := r.shard.Status()
 	for _, p := range st.Progress {
-		if _, is := fit[r.nodeOf(p.RaftID)]; !is || p.RaftID == r.raftID || !votes(st.Conf, p.RaftID) {
+		f, is := fit[r.nodeOf(p.RaftID)]
+		if !is || p.RaftID == r.raftID || !votes(st.Conf, p.RaftID) {
 			continue
 		}
 		hopeful = true
-		if caughtUp(&st, &p) {
+		if f.now && caughtUp(&st, &p) {
 			heirs = append(heirs, p.RaftID)
 		}
 	}
@@ -104,7 +111,7 @@ func caughtUp(st *shard.Status, p *shard.Progress) bool {
 
 // handOverAll begins to hand over every shard that this broker leads, and answers
 // how many there are that somebody may take.
-func (b *Broker) handOverAll(fit map[uint64]time.Duration) (left int) {
+func (b *Broker) handOverAll(fit map[uint64]fitness) (left int) {
 	for _, w := range b.workers {
 		w.callWait(func() {
 			for _, r := range w.replicas {
@@ -145,23 +152,17 @@ func (b *Broker) giveBack() {
 		return
 	}
 	fit := b.fitNodes()
-	for node, since := range fit {
-		if now-since < b.opts.Cluster.GiveBackAfter {
-			delete(fit, node)
-		}
-	}
 	for _, p := range b.view().placements() {
 		if p.Prefer == b.node {
 			continue
 		}
-		since, is := fit[p.Prefer]
-		r := b.replicaOf(p.ID)
-		if !is || r == nil || !r.owns.Load() {
+		f, r := fit[p.Prefer], b.replicaOf(p.ID)
+		if !f.now || now-f.since < b.opts.Cluster.GiveBackAfter || r == nil || !r.owns.Load() {
 			continue
 		}
 		begun := false
 		r.worker.callWait(func() {
-			begun, _ = r.worker.handOver(r, map[uint64]time.Duration{p.Prefer: since}, p.Prefer)
+			begun, _ = r.worker.handOver(r, map[uint64]fitness{p.Prefer: f}, p.Prefer)
 		})
 		if begun {
 			b.opts.Logger.Info("a shard goes back to its preferred owner", "shard", p.ID, "node", p.Prefer)

@@ -51,6 +51,9 @@ const (
 	// a partition a peer takes the dead link of a process that was restarted for
 	// a live one.
 	instancePatience = 10 * time.Second
+	// goodbyeTimeout bounds how long a broker that stops waits for the answers to
+	// what others have asked.
+	goodbyeTimeout = 2 * time.Second
 )
 
 // makeLinks prepares the connections with other brokers, where there is a
@@ -99,13 +102,15 @@ func peersOf(founders []founder) (ps []peer.Peer) {
 }
 
 // closeLinks answers what other brokers have asked, tells them that the rest was
-// not looked at, and ends all connections. When ctx ends first, what is left is
-// lost to them.
+// not looked at, and ends all connections. When that takes too long, or ctx ends
+// first, what is left is lost to them.
 func (b *Broker) closeLinks(ctx context.Context) error {
 	l := b.links
 	if l == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTimeout)
+	defer cancel()
 	err := l.net.Shutdown(ctx)
 	l.serving.Wait()
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed) {

@@ -47,6 +47,27 @@ func TestYearAheadDoesNotLead(t *testing.T) {
 	}
 }
 
+// TestClockOfTheOwnerJumps: a step of the owner's clock changes nothing.
+func TestClockOfTheOwnerJumps(t *testing.T) {
+	t.Parallel()
+	const year = int64(365 * 24 * time.Hour / time.Millisecond)
+	var offsets [4]atomic.Int64
+	brokers, caches := openLinked(t, 4, func(node uint64, o *Options) {
+		o.Wall = func() int64 { return time.Now().UnixMilli() + offsets[node-1].Load() }
+	})
+	op := add("k", 1)
+	op.TTL, op.ExpiryMillis = felix.TTLIn, 60_000
+	mustDo(t, caches[3], op)
+	offsets[owner(brokers)-1].Store(year)
+	for range 100 {
+		for _, c := range caches {
+			if r := mustDo(t, c, op); r[0].ExpiresAtMillis > time.Now().UnixMilli()+120_000 {
+				t.Fatalf("the time that jumped was used: %+v", r[0])
+			}
+		}
+	}
+}
+
 // TestOwnerWithAnotherClockGivesUp: where the clocks of all others are set, the
 // owner hands over to one of them.
 func TestOwnerWithAnotherClockGivesUp(t *testing.T) {
@@ -122,7 +143,7 @@ func TestShardsGoBack(t *testing.T) {
 		}
 		return owner(brokers) == prefer
 	})
-	if since := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-since < 200*time.Millisecond {
+	if f := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-f.since < 200*time.Millisecond {
 		t.Error("it did not wait")
 	}
 	if r := mustDo(t, caches[3], add("k", 1)); r[0].Int != 2 {

@@ -217,6 +217,9 @@ func closeAll(t *testing.T, all []*Broker) {
 // owner is the node that owns the shared shard, 0 if there is none.
 func owner(brokers []*Broker) uint64 {
 	for _, b := range brokers {
+		if b == nil {
+			continue
+		}
 		b.mu.RLock()
 		r := b.replicas[sharedShard]
 		b.mu.RUnlock()
