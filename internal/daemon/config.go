@@ -23,7 +23,6 @@ type Config struct {
 	DataDir        string
 	RESPAddr       string
 	HTTPAddr       string
-	PeerAddr       string
 	Insecure       bool
 	LogLevel       string
 	LogFormat      string
@@ -37,13 +36,15 @@ type Config struct {
 	ConnMemory     int64 // MiB
 	Checkpoint     time.Duration
 
+	ClusterConfig
+
 	// Dev makes the broker for playing: loopback, the caches default and
 	// stats, and a replication that is only a target.
 	Dev bool
 }
 
 // envNames are environment variables that do not follow from the flag's name.
-var envNames = map[string]string{"data-dir": "FELIX_DURABLE_STORAGE_DIR"}
+var envNames = map[string]string{"data-dir": "FELIX_DURABLE_STORAGE_DIR", "reads": "FELIX_QUORUM_READS"}
 
 // devDataDir is where `felix dev` keeps its data unless told otherwise.
 const devDataDir = ".felix"
@@ -67,7 +68,7 @@ func (c *Config) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.DataDir, "data-dir", dataDir, "`directory` of everything that must survive; made if missing (also env FELIX_DURABLE_STORAGE_DIR)")
 	f.StringVar(&c.RESPAddr, "resp-addr", "127.0.0.1:7379", "`host:port` for Redis clients; port 0 is any free one")
 	f.StringVar(&c.HTTPAddr, "http-addr", "127.0.0.1:7380", "`host:port` for HTTP, gRPC and felixctl; port 0 is any free one")
-	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one")
+	c.addClusterFlags(f)
 	f.BoolVar(&c.Insecure, "insecure", false, "listen on addresses other than loopback although nobody has to authenticate")
 	f.Int64Var(&c.RecordMemory, "record-memory", 512, "bound on the memory for records, in `MiB`; colder records are on disk only")
 	f.Int64Var(&c.BlockCache, "block-cache", 64, "memory for blocks of the state store, in `MiB`")
@@ -171,11 +172,17 @@ func (c *Config) check() error {
 		return errors.New("no data directory: counters need durable storage; give --data-dir DIR (or FELIX_DURABLE_STORAGE_DIR)")
 	}
 	for _, l := range []struct{ flag, addr string }{
-		{"resp-addr", c.RESPAddr}, {"http-addr", c.HTTPAddr}, {"peer-addr", c.PeerAddr},
+		{"resp-addr", c.RESPAddr}, {"http-addr", c.HTTPAddr},
 	} {
-		if err := c.checkAddr(l.flag, l.addr); err != nil {
+		if err := checkAddr(l.flag, l.addr); err != nil {
 			return err
 		}
+		if host, _, _ := net.SplitHostPort(l.addr); !c.Insecure && !isLoopback(host) {
+			return fmt.Errorf("--%s %s can be reached from outside and nobody has to authenticate: use a loopback address, or add --insecure if the network keeps strangers out", l.flag, l.addr)
+		}
+	}
+	if err := c.checkCluster(); err != nil {
+		return err
 	}
 	if err := c.checkNumbers(); err != nil {
 		return err
@@ -189,16 +196,13 @@ func (c *Config) check() error {
 	return nil
 }
 
-func (c *Config) checkAddr(flag, addr string) error {
-	host, port, err := net.SplitHostPort(addr)
+func checkAddr(flag, addr string) error {
+	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("--%s %q: it is host:port, as in 127.0.0.1:7379", flag, addr)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		return fmt.Errorf("--%s %q: the port is a number from 0 (any free one) to 65535", flag, addr)
-	}
-	if !c.Insecure && !isLoopback(host) {
-		return fmt.Errorf("--%s %s can be reached from outside and nobody has to authenticate: use a loopback address, or add --insecure if the network keeps strangers out", flag, addr)
 	}
 	return nil
 }
@@ -238,6 +242,8 @@ func (c *Config) checkNumbers() error {
 		{"idle-timeout", c.IdleTimeout, 0},
 		{"stop-timeout", c.StopTimeout, time.Millisecond},
 		{"checkpoint-interval", c.Checkpoint, time.Millisecond},
+		{"replace-after", c.ReplaceAfter, time.Second},
+		{"max-clock-offset", c.MaxClockOffset, time.Millisecond},
 	} {
 		if d.value < d.min {
 			return fmt.Errorf("--%s %s: it is at least %s", d.flag, d.value, d.min)

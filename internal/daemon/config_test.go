@@ -78,6 +78,8 @@ func TestEnvironment(t *testing.T) {
 		{"over what dev has by default", true, map[string]string{"FELIX_DATA_DIR": "/d"}, func(c Config) bool { return c.DataDir == "/d" }},
 		{"dev's default", true, nil, func(c Config) bool { return c.DataDir == ".felix" }},
 		{"an empty variable is none", true, map[string]string{"FELIX_DATA_DIR": "", "FELIX_LOG_LEVEL": ""}, func(c Config) bool { return c.DataDir == ".felix" && c.LogLevel == "info" }},
+		{"how reads are confirmed, by its other name", true, map[string]string{"FELIX_QUORUM_READS": "lease"}, func(c Config) bool { return c.Reads == "lease" }},
+		{"brokers", true, map[string]string{"FELIX_NODE_ID": "2", "FELIX_PEERS": "2=b:7381, 1=a:7381"}, func(c Config) bool { return c.NodeID == 2 && c.Peers[1] == "a:7381" && c.Peers[2] == "b:7381" }},
 		{"the config file", true, map[string]string{"FELIX_CONFIG": file}, func(c Config) bool { return c.LogFormat == "json" }},
 		{"a boolean", true, map[string]string{"FELIX_INSECURE": "true", "FELIX_HTTP_ADDR": ":0"}, func(c Config) bool { return c.Insecure }},
 	} {
@@ -90,6 +92,19 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
+// samples are values of flags that are empty by default, and companions what is
+// said of a flag that cannot stand alone.
+var (
+	samples = map[string]string{
+		"http-addr": "127.0.0.1:0", "advertise-peer-addr": "h:1", "advertise-http-addr": "h:2", "advertise-resp-addr": "h:3",
+		"peers": "1=h:1,2=h:2", "join": "h:1,i:1", "peer-cert": "c", "peer-key": "k", "peer-ca": "a", "reads": "lease",
+	}
+	companions = map[string]string{
+		"peers": "needs a --node-id", "join": "needs a --node-id",
+		"peer-cert": "needs all three", "peer-key": "needs all three", "peer-ca": "needs all three",
+	}
+)
+
 // Every flag can be set by its variable and its key of the file: both are made
 // from the flag's name.
 func TestEveryFlagHasVariableAndKey(t *testing.T) {
@@ -99,17 +114,21 @@ func TestEveryFlagHasVariableAndKey(t *testing.T) {
 		if flag.Name == "config" {
 			return
 		}
-		value := flag.DefValue
-		if flag.Name == "http-addr" {
-			value = "127.0.0.1:0"
+		value, given := flag.DefValue, samples[flag.Name]
+		if given != "" {
+			value = given
 		}
 		key := writeFile(t, filepath.Join(t.TempDir(), "felix.toml"), flag.Name+" = "+tomlValue(flag, value))
 		for source, env := range map[string]map[string]string{"variable": {envName(flag.Name): value}, "file": {"FELIX_CONFIG": key}} {
 			c := Config{Dev: true}
 			into := pflag.NewFlagSet("felix", pflag.ContinueOnError)
 			c.addFlags(into)
-			if err := c.resolve(into, func(name string) string { return env[name] }); err != nil {
+			err := c.resolve(into, func(name string) string { return env[name] })
+			if why := companions[flag.Name]; err != nil && (why == "" || !strings.Contains(err.Error(), why)) {
 				t.Errorf("--%s from the %s: %v", flag.Name, source, err)
+			}
+			if got := into.Lookup(flag.Name).Value.String(); got != value {
+				t.Errorf("--%s from the %s is %q, want %q", flag.Name, source, got, value)
 			}
 			if !into.Lookup(flag.Name).Changed {
 				t.Errorf("--%s cannot be given by %s", flag.Name, source)
@@ -120,7 +139,7 @@ func TestEveryFlagHasVariableAndKey(t *testing.T) {
 
 func tomlValue(flag *pflag.Flag, value string) string {
 	switch flag.Value.Type() {
-	case "int", "int64", "bool":
+	case "int", "int64", "uint64", "bool":
 		return value
 	}
 	return `"` + value + `"`
@@ -147,6 +166,32 @@ func TestBadSettings(t *testing.T) {
 		{[]string{"serve", "--data-dir", dir, "--http-addr", "0.0.0.0:7380"}, nil, "--http-addr 0.0.0.0:7380 can be reached from outside"},
 		{[]string{"serve", "--data-dir", dir, "--http-addr", "[::]:7380"}, nil, "can be reached from outside"},
 		{[]string{"serve", "--data-dir", dir, "--http-addr", "counters.example:7380"}, nil, "can be reached from outside"},
+		{[]string{"dev", "--peer-addr", "7381"}, nil, `--peer-addr "7381": it is host:port`},
+		{[]string{"dev", "--peer-addr", ":7381"}, nil, "--peer-addr :7381 can be reached from outside, and who connects there can change everything: give --peer-cert, --peer-key and --peer-ca, or add --insecure"},
+		{[]string{"dev", "--peer-addr", ":7381", "--insecure"}, nil, "--peer-addr :7381 does not say where others find this broker: give --advertise-peer-addr host:port"},
+		{[]string{"dev", "--peer-addr", "0.0.0.0:7381", "--peer-cert", "c", "--peer-key", "k", "--peer-ca", "a"}, nil, "--peer-addr 0.0.0.0:7381 does not say where others find this broker"},
+		{[]string{"dev", "--insecure", "--http-addr", ":0", "--node-id", "1", "--join", "h:1"}, nil, "--http-addr :0 does not say where others find this broker: give --advertise-http-addr"},
+		{[]string{"dev", "--insecure", "--resp-addr", "[::]:0", "--node-id", "1", "--peers", "1=h:1"}, nil, "--resp-addr [::]:0 does not say where others find this broker: give --advertise-resp-addr"},
+		{[]string{"dev", "--advertise-http-addr", "0.0.0.0:1"}, nil, `--advertise-http-addr "0.0.0.0:1": it is the host:port that others use`},
+		{[]string{"dev", "--advertise-resp-addr", "h:0"}, nil, `--advertise-resp-addr "h:0": it is the host:port that others use`},
+		{[]string{"dev", "--advertise-peer-addr", "h"}, nil, `--advertise-peer-addr "h": it is the host:port that others use`},
+		{[]string{"dev", "--peer-cert", "c", "--peer-key", "k"}, nil, "TLS between brokers needs all three"},
+		{[]string{"dev", "--peer-ca", "a"}, nil, "TLS between brokers needs all three"},
+		{[]string{"dev", "--peers", "1=h:1"}, nil, "--peers needs a --node-id: which of them this broker is"},
+		{[]string{"dev", "--peers", "1=h:1,2=i:1", "--node-id", "3"}, nil, "--peers 1=h:1,2=i:1 does not have node 3, which this broker is"},
+		{[]string{"dev", "--join", "h:1"}, nil, "--join needs a --node-id: choose one that no broker of the cluster has or had"},
+		{[]string{"dev", "--node-id", "1", "--join", "h:1", "--peers", "1=h:1"}, nil, "--peers and --join: a new broker forms a cluster"},
+		{[]string{"dev", "--peers", "h:1"}, nil, `invalid argument "h:1" for "--peers" flag: "h:1" is not ID=host:port, as in 1=felix-1:7381`},
+		{[]string{"dev", "--peers", "1=h:1,0=i:1"}, nil, `"0=i:1" is not ID=host:port`},
+		{[]string{"dev", "--peers", "1=h:1,1=i:1"}, nil, "node 1 is there twice"},
+		{[]string{"dev", "--peers", "1=h:1,2=h:1"}, nil, "nodes 1 and 2 have one address"},
+		{[]string{"dev", "--join", "h:1,i"}, nil, `"i" is not host:port`},
+		{[]string{"dev", "--node-id", "-1"}, nil, `invalid argument "-1" for "--node-id" flag`},
+		{[]string{"dev", "--reads", "local"}, nil, `--reads "local": it is fence or lease`},
+		{[]string{"dev", "--replace-after", "1ms"}, nil, "--replace-after 1ms: it is at least 1s"},
+		{[]string{"dev", "--max-clock-offset", "0"}, nil, "--max-clock-offset 0s: it is at least 1ms"},
+		{[]string{"dev"}, []string{"FELIX_PEERS=1"}, `environment variable FELIX_PEERS: peers = "1" is not a valid list of brokers`},
+		{[]string{"dev"}, []string{"FELIX_QUORUM_READS=never"}, `--reads "never": it is fence or lease`},
 		{[]string{"dev", "--record-memory", "0"}, nil, "--record-memory 0 MiB: it is 1 to 16777216 MiB"},
 		{[]string{"dev", "--record-memory", "9223372036854775807"}, nil, "--record-memory 9223372036854775807 MiB: it is 1 to"},
 		{[]string{"dev", "--block-cache", "-1"}, nil, "--block-cache -1 MiB: it is 1 to"},

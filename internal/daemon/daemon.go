@@ -22,6 +22,7 @@ import (
 	"github.com/felix-go/felix/internal/broker"
 	"github.com/felix-go/felix/internal/httpapi"
 	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/redisapi"
 )
 
@@ -70,7 +71,7 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 	d.broker, err = broker.Open(ctx, broker.Options{Dir: c.DataDir, Logger: log, Fatal: fatal, RequestTimeout: c.RequestTimeout,
 		RecordBytes: c.RecordMemory << 20, BlockCacheBytes: c.BlockCache << 20, InflightBytes: c.InflightMemory << 20,
 		CheckpointEvery: c.Checkpoint, ReplicationIsTarget: c.Dev, OnSync: metrics.observeSync, OnCheckpointStep: metrics.observeCheckpointStep,
-		Cluster: broker.ClusterOptions{Listener: d.listeners.peer, Version: Version()}})
+		NodeID: c.NodeID, Cluster: d.clusterOptions()})
 	if err != nil {
 		return nil, advised(err)
 	}
@@ -87,6 +88,29 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 	return d, nil
 }
 
+// clusterOptions are the settings of a broker among others.
+func (d *Daemon) clusterOptions() broker.ClusterOptions {
+	c := &d.config
+	o := broker.ClusterOptions{Listener: d.listeners.peer, Version: Version(), Peers: c.Peers, Join: c.Join, Reads: c.Reads,
+		ReplaceAfter: c.ReplaceAfter, MaxClockOffset: c.MaxClockOffset, Advertise: broker.Addresses{
+			Peer: advertised(c.AdvertisePeer, d.listeners.peer), HTTP: advertised(c.AdvertiseHTTP, d.listeners.http),
+			RESP: advertised(c.AdvertiseRESP, d.listeners.resp)}}
+	if c.PeerCert != "" {
+		o.TLS = &peer.TLS{CertFile: c.PeerCert, KeyFile: c.PeerKey, CAFile: c.PeerCA}
+	}
+	return o
+}
+
+// advertised is what others are told of a listener: nothing, if it is on every
+// address and nobody has said which of them is meant.
+func advertised(setting string, l net.Listener) string {
+	addr := l.Addr().String()
+	if host, _, err := net.SplitHostPort(addr); setting == "" && err == nil && !isUnspecified(host) {
+		return addr
+	}
+	return setting
+}
+
 // makeDevCaches makes the caches that a newcomer finds.
 func (d *Daemon) makeDevCaches(ctx context.Context) error {
 	for _, name := range []string{felix.DefaultCache, felix.StatsCache} {
@@ -94,7 +118,16 @@ func (d *Daemon) makeDevCaches(ctx context.Context) error {
 		if _, err := d.broker.Cache(ctx, scope); err == nil {
 			continue
 		}
-		if _, _, _, err := d.broker.CreateCache(ctx, scope, felix.CacheSettings{}); err != nil {
+		_, _, _, err := d.broker.CreateCache(ctx, scope, felix.CacheSettings{})
+		var e *felix.Error
+		switch {
+		case err == nil:
+		case errors.As(err, &e) && e.Code == felix.AlreadyExists: // another broker was faster
+		case errors.As(err, &e) && (e.Code == felix.Unavailable || e.Code == felix.OutcomeUnknown):
+			// A cluster without a majority serves nothing, but its brokers have to
+			// be up for it to get one.
+			d.log.Warn("a cache that felix dev has was not made", "cache", scope.String(), "error", err)
+		default:
 			return fmt.Errorf("making cache %s: %w", scope, err)
 		}
 	}
@@ -159,13 +192,15 @@ func (d *Daemon) PeerAddr() string { return d.listeners.peer.Addr().String() }
 // Failed tells why a door stopped by itself.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// Stop answers what the doors have read, closes them, writes a last checkpoint
-// and closes the data directory. When ctx ends, what is left is cut short; no
+// Stop hands what the broker owns over to others, where there are others; answers
+// what the doors have read, closes them, writes a last checkpoint and closes the
+// data directory. When ctx ends, what is left is cut short; no
 // acknowledged write is lost by that.
 func (d *Daemon) Stop(ctx context.Context) error {
 	began := time.Now()
 	d.stopping.Store(true)
 	d.log.Info("broker is stopping")
+	d.broker.HandOver(ctx)
 	var errs []error
 	if err := d.resp.Shutdown(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("closing the RESP door: %w", err))
