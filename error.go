@@ -25,6 +25,12 @@ const (
 	CounterNotFound
 	// ValueNotFound is the same for a cache value.
 	ValueNotFound
+	// NodeNotFound is a node that the cluster does not have.
+	NodeNotFound
+	// ShardNotFound is a shard that the cache does not have.
+	ShardNotFound
+	// FeatureNotFound is a feature that the broker's build does not know.
+	FeatureNotFound
 	// AlreadyExists is the same name with other settings.
 	AlreadyExists
 	// IDReused is the same idempotency id with another operation.
@@ -58,6 +64,9 @@ var codes = [...]CodeInfo{
 	CacheNotFound:     {"cache_not_found", 5, 404, "ERR", 5},
 	CounterNotFound:   {"counter_not_found", 5, 404, "ERR", 5},
 	ValueNotFound:     {"value_not_found", 5, 404, "ERR", 5},
+	NodeNotFound:      {"node_not_found", 5, 404, "ERR", 5},
+	ShardNotFound:     {"shard_not_found", 5, 404, "ERR", 5},
+	FeatureNotFound:   {"feature_not_found", 5, 404, "ERR", 5},
 	AlreadyExists:     {"already_exists", 6, 409, "ERR", 4},
 	IDReused:          {"id_reused", 6, 409, "IDREUSED", 4},
 	OutOfRange:        {"out_of_range", 11, 400, "ERR", 4},

@@ -37,6 +37,9 @@ const (
 	// memory and a Raft group even when idle.
 	MaxShards = 4_096
 
+	// MaxNodes bounds the brokers of a cluster: each speaks with every other.
+	MaxNodes = 64
+
 	// MaxConnections is the default bound on the connections of each door, the
 	// Redis one and the HTTP one: past it a client is told so and closed. It is
 	// a setting.
