@@ -87,6 +87,7 @@ type broker struct {
 	address  string
 	caches   felixv1connect.CacheServiceClient
 	counters felixv1connect.CounterServiceClient
+	cluster  felixv1connect.ClusterServiceClient
 }
 
 // New makes a client. It connects only when it is used. The error is
@@ -117,6 +118,7 @@ func New(opts Options) (*Client, error) {
 			address:  base.Host,
 			caches:   felixv1connect.NewCacheServiceClient(sender, base.String(), limit),
 			counters: felixv1connect.NewCounterServiceClient(sender, base.String(), limit),
+			cluster:  felixv1connect.NewClusterServiceClient(sender, base.String(), limit),
 		})
 	}
 	return c, nil

@@ -23,7 +23,8 @@ func (a *app) rootCommand() *cobra.Command {
 
 Exit status: 0 done; 1 a failure here or a bug; 2 wrong usage or a bad name, key
 or number; 3 no answer from a broker (the error says whether the change may have
-been made: code outcome_unknown); 4 refused; 5 there is no such cache or counter.
+been made: code outcome_unknown); 4 refused; 5 there is no such cache, counter,
+node, shard or feature.
 
 Flags may stand anywhere. A flag beats its environment variable, which beats the
 context, which beats the default. What begins with '-' and is no flag goes after
@@ -33,7 +34,8 @@ context, which beats the default. What begins with '-' and is no flag goes after
   felixctl counter add stats stock -3 --brokers 10.0.0.7:7380`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-	}, a.cacheCommands(), a.counterCommands(), a.contextCommands(), a.versionCommand())
+	}, a.cacheCommands(), a.counterCommands(), a.nodeCommands(), a.shardCommands(), a.topologyCommand(), a.featureCommands(),
+		a.contextCommands(), a.versionCommand())
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)

@@ -22,6 +22,8 @@ import (
 
 // Options are the settings of the door.
 type Options struct {
+	// Cluster is what operators ask; nil means that its methods do not exist.
+	Cluster felix.Cluster
 	// Log receives bugs (panics and internal errors); nil means slog.Default.
 	Log *slog.Logger
 	// Ready says why the broker is not ready, for /readyz, or nil. A nil
@@ -62,7 +64,7 @@ func newDoor(service felix.Service, opts Options) *door {
 		opts.MaxBytes = felix.MaxHTTPBytes
 	}
 	return &door{
-		service: service, log: opts.Log, timeout: opts.RequestTimeout, answerTimeout: opts.AnswerTimeout,
+		service: service, cluster: opts.Cluster, log: opts.Log, timeout: opts.RequestTimeout, answerTimeout: opts.AnswerTimeout,
 		budget:   &budget{max: opts.MaxBytes},
 		decoding: make(chan struct{}, felix.MaxHTTPDecoding),
 		listing:  make(chan struct{}, felix.MaxHTTPListing),
@@ -81,6 +83,9 @@ func (d *door) handler(opts Options) http.Handler {
 	mount := func(path string, h http.Handler) { mux.Handle(path, d.rpc(path, h)) }
 	mount(felixv1connect.NewCacheServiceHandler(cacheService{d}, options))
 	mount(felixv1connect.NewCounterServiceHandler(counterService{d}, options))
+	if d.cluster != nil {
+		mount(felixv1connect.NewClusterServiceHandler(clusterService{d}, options))
+	}
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", readyz(opts.Ready))
 	if opts.Metrics != nil {
@@ -137,6 +142,7 @@ func NewServer(handler http.Handler, log *slog.Logger) *http.Server {
 // door is what all handlers share.
 type door struct {
 	service       felix.Service
+	cluster       felix.Cluster // or nil
 	log           *slog.Logger
 	timeout       time.Duration
 	answerTimeout time.Duration

@@ -1894,6 +1894,1514 @@ func (*Counter_Key) isCounter_KeyForm() {}
 
 func (*Counter_KeyBytes) isCounter_KeyForm() {}
 
+// Node is a broker as the cluster knows it.
+type Node struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// "active", "draining", "removing" or "removed".
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Whether the broker that answers reaches it, or is it.
+	Up bool `protobuf:"varint,3,opt,name=up,proto3" json:"up,omitempty"`
+	// Whether it is the broker that answers.
+	Here bool `protobuf:"varint,4,opt,name=here,proto3" json:"here,omitempty"`
+	// The identity of its data directory.
+	StoreId string `protobuf:"bytes,5,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
+	// Features that its build has.
+	Features []string `protobuf:"bytes,7,rep,name=features,proto3" json:"features,omitempty"`
+	// Where its doors are, as it advertises them.
+	PeerAddr string `protobuf:"bytes,8,opt,name=peer_addr,json=peerAddr,proto3" json:"peer_addr,omitempty"`
+	HttpAddr string `protobuf:"bytes,9,opt,name=http_addr,json=httpAddr,proto3" json:"http_addr,omitempty"`
+	RespAddr string `protobuf:"bytes,10,opt,name=resp_addr,json=respAddr,proto3" json:"resp_addr,omitempty"`
+	// How far its clock is ahead of that of the broker that answers.
+	ClockOffsetMillis int64 `protobuf:"varint,11,opt,name=clock_offset_millis,json=clockOffsetMillis,proto3" json:"clock_offset_millis,omitempty"`
+	// Why it owns no shards although it is up, in one sentence; empty if it may.
+	Ineligible string `protobuf:"bytes,12,opt,name=ineligible,proto3" json:"ineligible,omitempty"`
+	// What a drain or a removal waits for, in one sentence; empty if for nothing.
+	Waiting string `protobuf:"bytes,13,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// How many replicas it shall have, and how many shards it is believed to own,
+	// the metadata's included.
+	Replicas      int32 `protobuf:"varint,14,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Owned         int32 `protobuf:"varint,15,opt,name=owned,proto3" json:"owned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Node) Reset() {
+	*x = Node{}
+	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Node) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Node) ProtoMessage() {}
+
+func (x *Node) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Node.ProtoReflect.Descriptor instead.
+func (*Node) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Node) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Node) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Node) GetUp() bool {
+	if x != nil {
+		return x.Up
+	}
+	return false
+}
+
+func (x *Node) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+func (x *Node) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
+func (x *Node) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Node) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+func (x *Node) GetPeerAddr() string {
+	if x != nil {
+		return x.PeerAddr
+	}
+	return ""
+}
+
+func (x *Node) GetHttpAddr() string {
+	if x != nil {
+		return x.HttpAddr
+	}
+	return ""
+}
+
+func (x *Node) GetRespAddr() string {
+	if x != nil {
+		return x.RespAddr
+	}
+	return ""
+}
+
+func (x *Node) GetClockOffsetMillis() int64 {
+	if x != nil {
+		return x.ClockOffsetMillis
+	}
+	return 0
+}
+
+func (x *Node) GetIneligible() string {
+	if x != nil {
+		return x.Ineligible
+	}
+	return ""
+}
+
+func (x *Node) GetWaiting() string {
+	if x != nil {
+		return x.Waiting
+	}
+	return ""
+}
+
+func (x *Node) GetReplicas() int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *Node) GetOwned() int32 {
+	if x != nil {
+		return x.Owned
+	}
+	return 0
+}
+
+// Shard is a shard as its owner knows it; where no owner answers, as the
+// metadata knows it: then owner is 0.
+type Shard struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Whether it is the metadata's shard, which is in no cache.
+	Meta bool `protobuf:"varint,4,opt,name=meta,proto3" json:"meta,omitempty"`
+	// Its number in its cache, from 0.
+	Number int32  `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	Id     uint64 `protobuf:"varint,6,opt,name=id,proto3" json:"id,omitempty"`
+	// The node that owns it, and the one that should.
+	Owner     uint64 `protobuf:"varint,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	Preferred uint64 `protobuf:"varint,8,opt,name=preferred,proto3" json:"preferred,omitempty"`
+	Term      uint64 `protobuf:"varint,9,opt,name=term,proto3" json:"term,omitempty"`
+	// Index of the last log entry that a majority has.
+	Commit        uint64     `protobuf:"varint,10,opt,name=commit,proto3" json:"commit,omitempty"`
+	Replicas      []*Replica `protobuf:"bytes,11,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shard) Reset() {
+	*x = Shard{}
+	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shard) ProtoMessage() {}
+
+func (x *Shard) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shard.ProtoReflect.Descriptor instead.
+func (*Shard) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Shard) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Shard) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Shard) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *Shard) GetMeta() bool {
+	if x != nil {
+		return x.Meta
+	}
+	return false
+}
+
+func (x *Shard) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Shard) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Shard) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *Shard) GetPreferred() uint64 {
+	if x != nil {
+		return x.Preferred
+	}
+	return 0
+}
+
+func (x *Shard) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Shard) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
+func (x *Shard) GetReplicas() []*Replica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// Replica is one replica of a shard.
+type Replica struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  uint64                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Its id in the shard, never used again.
+	RaftId uint64 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// What it shall be: "voter", "learner" or "gone"; and what it is: "voter",
+	// "learner" or empty.
+	Want string `protobuf:"bytes,3,opt,name=want,proto3" json:"want,omitempty"`
+	Have string `protobuf:"bytes,4,opt,name=have,proto3" json:"have,omitempty"`
+	// Index of the last log entry that it has, and how many committed ones it
+	// lacks, as the owner knows.
+	Match uint64 `protobuf:"varint,5,opt,name=match,proto3" json:"match,omitempty"`
+	Lag   uint64 `protobuf:"varint,6,opt,name=lag,proto3" json:"lag,omitempty"`
+	// Whether the owner has heard of it lately.
+	Active bool `protobuf:"varint,7,opt,name=active,proto3" json:"active,omitempty"`
+	// How far the snapshot is that is on its way to it; left out if there is none.
+	SnapshotSentBytes *int64 `protobuf:"varint,8,opt,name=snapshot_sent_bytes,json=snapshotSentBytes,proto3,oneof" json:"snapshot_sent_bytes,omitempty"`
+	// How much it will be, as far as one knows.
+	SnapshotEstimateBytes *int64 `protobuf:"varint,9,opt,name=snapshot_estimate_bytes,json=snapshotEstimateBytes,proto3,oneof" json:"snapshot_estimate_bytes,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *Replica) Reset() {
+	*x = Replica{}
+	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Replica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Replica) ProtoMessage() {}
+
+func (x *Replica) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Replica.ProtoReflect.Descriptor instead.
+func (*Replica) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Replica) GetNode() uint64 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Replica) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *Replica) GetWant() string {
+	if x != nil {
+		return x.Want
+	}
+	return ""
+}
+
+func (x *Replica) GetHave() string {
+	if x != nil {
+		return x.Have
+	}
+	return ""
+}
+
+func (x *Replica) GetMatch() uint64 {
+	if x != nil {
+		return x.Match
+	}
+	return 0
+}
+
+func (x *Replica) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *Replica) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
+func (x *Replica) GetSnapshotSentBytes() int64 {
+	if x != nil && x.SnapshotSentBytes != nil {
+		return *x.SnapshotSentBytes
+	}
+	return 0
+}
+
+func (x *Replica) GetSnapshotEstimateBytes() int64 {
+	if x != nil && x.SnapshotEstimateBytes != nil {
+		return *x.SnapshotEstimateBytes
+	}
+	return 0
+}
+
+// Feature is something that brokers do only once all can, because the operator
+// has said so.
+type Feature struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// In one sentence; empty if the broker that answers does not know it.
+	Summary           string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	Finalized         bool   `protobuf:"varint,3,opt,name=finalized,proto3" json:"finalized,omitempty"`
+	FinalizedAtMillis int64  `protobuf:"varint,4,opt,name=finalized_at_millis,json=finalizedAtMillis,proto3" json:"finalized_at_millis,omitempty"`
+	// Nodes whose build does not have it.
+	Lacking       []uint64 `protobuf:"varint,5,rep,packed,name=lacking,proto3" json:"lacking,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Feature) Reset() {
+	*x = Feature{}
+	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Feature) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Feature) ProtoMessage() {}
+
+func (x *Feature) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Feature.ProtoReflect.Descriptor instead.
+func (*Feature) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Feature) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Feature) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *Feature) GetFinalized() bool {
+	if x != nil {
+		return x.Finalized
+	}
+	return false
+}
+
+func (x *Feature) GetFinalizedAtMillis() int64 {
+	if x != nil {
+		return x.FinalizedAtMillis
+	}
+	return 0
+}
+
+func (x *Feature) GetLacking() []uint64 {
+	if x != nil {
+		return x.Lacking
+	}
+	return nil
+}
+
+// ShardOwner is where one shard of a cache is.
+type ShardOwner struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number int32                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	// The slots of its keys, both included. The slot of a key is the CRC16 of it,
+	// or of its {tag}, modulo 16384.
+	FirstSlot int32 `protobuf:"varint,2,opt,name=first_slot,json=firstSlot,proto3" json:"first_slot,omitempty"`
+	LastSlot  int32 `protobuf:"varint,3,opt,name=last_slot,json=lastSlot,proto3" json:"last_slot,omitempty"`
+	// The node that owns it, with its doors; 0 and empty where it is not known.
+	Owner    uint64 `protobuf:"varint,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	HttpAddr string `protobuf:"bytes,5,opt,name=http_addr,json=httpAddr,proto3" json:"http_addr,omitempty"`
+	RespAddr string `protobuf:"bytes,6,opt,name=resp_addr,json=respAddr,proto3" json:"resp_addr,omitempty"`
+	// Nodes with a replica that has a vote.
+	Nodes         []uint64 `protobuf:"varint,7,rep,packed,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardOwner) Reset() {
+	*x = ShardOwner{}
+	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardOwner) ProtoMessage() {}
+
+func (x *ShardOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardOwner.ProtoReflect.Descriptor instead.
+func (*ShardOwner) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ShardOwner) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ShardOwner) GetFirstSlot() int32 {
+	if x != nil {
+		return x.FirstSlot
+	}
+	return 0
+}
+
+func (x *ShardOwner) GetLastSlot() int32 {
+	if x != nil {
+		return x.LastSlot
+	}
+	return 0
+}
+
+func (x *ShardOwner) GetOwner() uint64 {
+	if x != nil {
+		return x.Owner
+	}
+	return 0
+}
+
+func (x *ShardOwner) GetHttpAddr() string {
+	if x != nil {
+		return x.HttpAddr
+	}
+	return ""
+}
+
+func (x *ShardOwner) GetRespAddr() string {
+	if x != nil {
+		return x.RespAddr
+	}
+	return ""
+}
+
+func (x *ShardOwner) GetNodes() []uint64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type NodeListRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeListRequest) Reset() {
+	*x = NodeListRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeListRequest) ProtoMessage() {}
+
+func (x *NodeListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeListRequest.ProtoReflect.Descriptor instead.
+func (*NodeListRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{28}
+}
+
+type NodeListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeListResponse) Reset() {
+	*x = NodeListResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeListResponse) ProtoMessage() {}
+
+func (x *NodeListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeListResponse.ProtoReflect.Descriptor instead.
+func (*NodeListResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *NodeListResponse) GetNodes() []*Node {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type NodeDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Let the broker have replicas again.
+	Undo          bool `protobuf:"varint,2,opt,name=undo,proto3" json:"undo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeDrainRequest) Reset() {
+	*x = NodeDrainRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeDrainRequest) ProtoMessage() {}
+
+func (x *NodeDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeDrainRequest.ProtoReflect.Descriptor instead.
+func (*NodeDrainRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *NodeDrainRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *NodeDrainRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+type NodeDrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeDrainResponse) Reset() {
+	*x = NodeDrainResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeDrainResponse) ProtoMessage() {}
+
+func (x *NodeDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeDrainResponse.ProtoReflect.Descriptor instead.
+func (*NodeDrainResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *NodeDrainResponse) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+type NodeRemoveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRemoveRequest) Reset() {
+	*x = NodeRemoveRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRemoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRemoveRequest) ProtoMessage() {}
+
+func (x *NodeRemoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRemoveRequest.ProtoReflect.Descriptor instead.
+func (*NodeRemoveRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *NodeRemoveRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+type NodeRemoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          *Node                  `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRemoveResponse) Reset() {
+	*x = NodeRemoveResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRemoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRemoveResponse) ProtoMessage() {}
+
+func (x *NodeRemoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRemoveResponse.ProtoReflect.Descriptor instead.
+func (*NodeRemoveResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *NodeRemoveResponse) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+type ShardListRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Left out: the shards of all caches of all tenants.
+	Cache         string `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardListRequest) Reset() {
+	*x = ShardListRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardListRequest) ProtoMessage() {}
+
+func (x *ShardListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardListRequest.ProtoReflect.Descriptor instead.
+func (*ShardListRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ShardListRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ShardListRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ShardListRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+type ShardListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shards        []*Shard               `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardListResponse) Reset() {
+	*x = ShardListResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardListResponse) ProtoMessage() {}
+
+func (x *ShardListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardListResponse.ProtoReflect.Descriptor instead.
+func (*ShardListResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ShardListResponse) GetShards() []*Shard {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+type ShardMoveRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	Number    int32                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	// The node that has a replica, and the one that shall have it instead.
+	From          uint64 `protobuf:"varint,5,opt,name=from,proto3" json:"from,omitempty"`
+	To            uint64 `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardMoveRequest) Reset() {
+	*x = ShardMoveRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardMoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardMoveRequest) ProtoMessage() {}
+
+func (x *ShardMoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardMoveRequest.ProtoReflect.Descriptor instead.
+func (*ShardMoveRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *ShardMoveRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ShardMoveRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ShardMoveRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *ShardMoveRequest) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ShardMoveRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *ShardMoveRequest) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+type ShardMoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardMoveResponse) Reset() {
+	*x = ShardMoveResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardMoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardMoveResponse) ProtoMessage() {}
+
+func (x *ShardMoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardMoveResponse.ProtoReflect.Descriptor instead.
+func (*ShardMoveResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ShardMoveResponse) GetShard() *Shard {
+	if x != nil {
+		return x.Shard
+	}
+	return nil
+}
+
+type ShardPreferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache         string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	Number        int32                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	Node          uint64                 `protobuf:"varint,5,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardPreferRequest) Reset() {
+	*x = ShardPreferRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardPreferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardPreferRequest) ProtoMessage() {}
+
+func (x *ShardPreferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardPreferRequest.ProtoReflect.Descriptor instead.
+func (*ShardPreferRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *ShardPreferRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ShardPreferRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ShardPreferRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *ShardPreferRequest) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ShardPreferRequest) GetNode() uint64 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+type ShardPreferResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardPreferResponse) Reset() {
+	*x = ShardPreferResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardPreferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardPreferResponse) ProtoMessage() {}
+
+func (x *ShardPreferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardPreferResponse.ProtoReflect.Descriptor instead.
+func (*ShardPreferResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ShardPreferResponse) GetShard() *Shard {
+	if x != nil {
+		return x.Shard
+	}
+	return nil
+}
+
+type TopologyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache         string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopologyRequest) Reset() {
+	*x = TopologyRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopologyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopologyRequest) ProtoMessage() {}
+
+func (x *TopologyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopologyRequest.ProtoReflect.Descriptor instead.
+func (*TopologyRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *TopologyRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TopologyRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TopologyRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+type TopologyResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	// In the order of their slots, which they cover without a gap.
+	Shards        []*ShardOwner `protobuf:"bytes,4,rep,name=shards,proto3" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopologyResponse) Reset() {
+	*x = TopologyResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopologyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopologyResponse) ProtoMessage() {}
+
+func (x *TopologyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopologyResponse.ProtoReflect.Descriptor instead.
+func (*TopologyResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *TopologyResponse) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TopologyResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *TopologyResponse) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *TopologyResponse) GetShards() []*ShardOwner {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+type FeatureListRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureListRequest) Reset() {
+	*x = FeatureListRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureListRequest) ProtoMessage() {}
+
+func (x *FeatureListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureListRequest.ProtoReflect.Descriptor instead.
+func (*FeatureListRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{42}
+}
+
+type FeatureListResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Features      []*Feature             `protobuf:"bytes,1,rep,name=features,proto3" json:"features,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureListResponse) Reset() {
+	*x = FeatureListResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureListResponse) ProtoMessage() {}
+
+func (x *FeatureListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureListResponse.ProtoReflect.Descriptor instead.
+func (*FeatureListResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *FeatureListResponse) GetFeatures() []*Feature {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
+type FeatureFinalizeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureFinalizeRequest) Reset() {
+	*x = FeatureFinalizeRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureFinalizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureFinalizeRequest) ProtoMessage() {}
+
+func (x *FeatureFinalizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureFinalizeRequest.ProtoReflect.Descriptor instead.
+func (*FeatureFinalizeRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *FeatureFinalizeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type FeatureFinalizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Feature       *Feature               `protobuf:"bytes,1,opt,name=feature,proto3" json:"feature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureFinalizeResponse) Reset() {
+	*x = FeatureFinalizeResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureFinalizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureFinalizeResponse) ProtoMessage() {}
+
+func (x *FeatureFinalizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureFinalizeResponse.ProtoReflect.Descriptor instead.
+func (*FeatureFinalizeResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *FeatureFinalizeResponse) GetFeature() *Feature {
+	if x != nil {
+		return x.Feature
+	}
+	return nil
+}
+
 var File_felix_v1_felix_proto protoreflect.FileDescriptor
 
 const file_felix_v1_felix_proto_rawDesc = "" +
@@ -2032,7 +3540,118 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x11expires_at_millis\x18\x04 \x01(\x03R\x0fexpiresAtMillis\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversionB\n" +
 	"\n" +
-	"\bkey_form2\xec\x02\n" +
+	"\bkey_form\"\x94\x03\n" +
+	"\x04Node\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x0e\n" +
+	"\x02up\x18\x03 \x01(\bR\x02up\x12\x12\n" +
+	"\x04here\x18\x04 \x01(\bR\x04here\x12\x19\n" +
+	"\bstore_id\x18\x05 \x01(\tR\astoreId\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
+	"\bfeatures\x18\a \x03(\tR\bfeatures\x12\x1b\n" +
+	"\tpeer_addr\x18\b \x01(\tR\bpeerAddr\x12\x1b\n" +
+	"\thttp_addr\x18\t \x01(\tR\bhttpAddr\x12\x1b\n" +
+	"\tresp_addr\x18\n" +
+	" \x01(\tR\brespAddr\x12.\n" +
+	"\x13clock_offset_millis\x18\v \x01(\x03R\x11clockOffsetMillis\x12\x1e\n" +
+	"\n" +
+	"ineligible\x18\f \x01(\tR\n" +
+	"ineligible\x12\x18\n" +
+	"\awaiting\x18\r \x01(\tR\awaiting\x12\x1a\n" +
+	"\breplicas\x18\x0e \x01(\x05R\breplicas\x12\x14\n" +
+	"\x05owned\x18\x0f \x01(\x05R\x05owned\"\x9e\x02\n" +
+	"\x05Shard\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x12\n" +
+	"\x04meta\x18\x04 \x01(\bR\x04meta\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x05R\x06number\x12\x0e\n" +
+	"\x02id\x18\x06 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05owner\x18\a \x01(\x04R\x05owner\x12\x1c\n" +
+	"\tpreferred\x18\b \x01(\x04R\tpreferred\x12\x12\n" +
+	"\x04term\x18\t \x01(\x04R\x04term\x12\x16\n" +
+	"\x06commit\x18\n" +
+	" \x01(\x04R\x06commit\x12-\n" +
+	"\breplicas\x18\v \x03(\v2\x11.felix.v1.ReplicaR\breplicas\"\xc4\x02\n" +
+	"\aReplica\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\x04R\x04node\x12\x17\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x12\n" +
+	"\x04want\x18\x03 \x01(\tR\x04want\x12\x12\n" +
+	"\x04have\x18\x04 \x01(\tR\x04have\x12\x14\n" +
+	"\x05match\x18\x05 \x01(\x04R\x05match\x12\x10\n" +
+	"\x03lag\x18\x06 \x01(\x04R\x03lag\x12\x16\n" +
+	"\x06active\x18\a \x01(\bR\x06active\x123\n" +
+	"\x13snapshot_sent_bytes\x18\b \x01(\x03H\x00R\x11snapshotSentBytes\x88\x01\x01\x12;\n" +
+	"\x17snapshot_estimate_bytes\x18\t \x01(\x03H\x01R\x15snapshotEstimateBytes\x88\x01\x01B\x16\n" +
+	"\x14_snapshot_sent_bytesB\x1a\n" +
+	"\x18_snapshot_estimate_bytes\"\x9f\x01\n" +
+	"\aFeature\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asummary\x18\x02 \x01(\tR\asummary\x12\x1c\n" +
+	"\tfinalized\x18\x03 \x01(\bR\tfinalized\x12.\n" +
+	"\x13finalized_at_millis\x18\x04 \x01(\x03R\x11finalizedAtMillis\x12\x18\n" +
+	"\alacking\x18\x05 \x03(\x04R\alacking\"\xc6\x01\n" +
+	"\n" +
+	"ShardOwner\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x1d\n" +
+	"\n" +
+	"first_slot\x18\x02 \x01(\x05R\tfirstSlot\x12\x1b\n" +
+	"\tlast_slot\x18\x03 \x01(\x05R\blastSlot\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\x04R\x05owner\x12\x1b\n" +
+	"\thttp_addr\x18\x05 \x01(\tR\bhttpAddr\x12\x1b\n" +
+	"\tresp_addr\x18\x06 \x01(\tR\brespAddr\x12\x14\n" +
+	"\x05nodes\x18\a \x03(\x04R\x05nodes\"\x11\n" +
+	"\x0fNodeListRequest\"8\n" +
+	"\x10NodeListResponse\x12$\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x0e.felix.v1.NodeR\x05nodes\"6\n" +
+	"\x10NodeDrainRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04undo\x18\x02 \x01(\bR\x04undo\"7\n" +
+	"\x11NodeDrainResponse\x12\"\n" +
+	"\x04node\x18\x01 \x01(\v2\x0e.felix.v1.NodeR\x04node\"#\n" +
+	"\x11NodeRemoveRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"8\n" +
+	"\x12NodeRemoveResponse\x12\"\n" +
+	"\x04node\x18\x01 \x01(\v2\x0e.felix.v1.NodeR\x04node\"^\n" +
+	"\x10ShardListRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\"<\n" +
+	"\x11ShardListResponse\x12'\n" +
+	"\x06shards\x18\x01 \x03(\v2\x0f.felix.v1.ShardR\x06shards\"\x9a\x01\n" +
+	"\x10ShardMoveRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x05R\x06number\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\x04R\x04from\x12\x0e\n" +
+	"\x02to\x18\x06 \x01(\x04R\x02to\":\n" +
+	"\x11ShardMoveResponse\x12%\n" +
+	"\x05shard\x18\x01 \x01(\v2\x0f.felix.v1.ShardR\x05shard\"\x8c\x01\n" +
+	"\x12ShardPreferRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x05R\x06number\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\x04R\x04node\"<\n" +
+	"\x13ShardPreferResponse\x12%\n" +
+	"\x05shard\x18\x01 \x01(\v2\x0f.felix.v1.ShardR\x05shard\"]\n" +
+	"\x0fTopologyRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\"\x8c\x01\n" +
+	"\x10TopologyResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12,\n" +
+	"\x06shards\x18\x04 \x03(\v2\x14.felix.v1.ShardOwnerR\x06shards\"\x14\n" +
+	"\x12FeatureListRequest\"D\n" +
+	"\x13FeatureListResponse\x12-\n" +
+	"\bfeatures\x18\x01 \x03(\v2\x11.felix.v1.FeatureR\bfeatures\",\n" +
+	"\x16FeatureFinalizeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"F\n" +
+	"\x17FeatureFinalizeResponse\x12+\n" +
+	"\afeature\x18\x01 \x01(\v2\x11.felix.v1.FeatureR\afeature2\xec\x02\n" +
 	"\fCacheService\x12E\n" +
 	"\x06Create\x12\x1c.felix.v1.CacheCreateRequest\x1a\x1d.felix.v1.CacheCreateResponse\x12A\n" +
 	"\x03Get\x12\x19.felix.v1.CacheGetRequest\x1a\x1a.felix.v1.CacheGetResponse\"\x03\x90\x02\x01\x12D\n" +
@@ -2044,7 +3663,18 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x03Get\x12\x1b.felix.v1.CounterGetRequest\x1a\x1c.felix.v1.CounterGetResponse\"\x03\x90\x02\x01\x12@\n" +
 	"\x03Set\x12\x1b.felix.v1.CounterSetRequest\x1a\x1c.felix.v1.CounterSetResponse\x12I\n" +
 	"\x06Delete\x12\x1e.felix.v1.CounterDeleteRequest\x1a\x1f.felix.v1.CounterDeleteResponse\x12H\n" +
-	"\x04List\x12\x1c.felix.v1.CounterListRequest\x1a\x1d.felix.v1.CounterListResponse\"\x03\x90\x02\x01B0Z.github.com/felix-go/felix/api/felix/v1;felixv1b\x06proto3"
+	"\x04List\x12\x1c.felix.v1.CounterListRequest\x1a\x1d.felix.v1.CounterListResponse\"\x03\x90\x02\x012\xb5\x05\n" +
+	"\x0eClusterService\x12F\n" +
+	"\bNodeList\x12\x19.felix.v1.NodeListRequest\x1a\x1a.felix.v1.NodeListResponse\"\x03\x90\x02\x01\x12D\n" +
+	"\tNodeDrain\x12\x1a.felix.v1.NodeDrainRequest\x1a\x1b.felix.v1.NodeDrainResponse\x12G\n" +
+	"\n" +
+	"NodeRemove\x12\x1b.felix.v1.NodeRemoveRequest\x1a\x1c.felix.v1.NodeRemoveResponse\x12I\n" +
+	"\tShardList\x12\x1a.felix.v1.ShardListRequest\x1a\x1b.felix.v1.ShardListResponse\"\x03\x90\x02\x01\x12D\n" +
+	"\tShardMove\x12\x1a.felix.v1.ShardMoveRequest\x1a\x1b.felix.v1.ShardMoveResponse\x12J\n" +
+	"\vShardPrefer\x12\x1c.felix.v1.ShardPreferRequest\x1a\x1d.felix.v1.ShardPreferResponse\x12F\n" +
+	"\bTopology\x12\x19.felix.v1.TopologyRequest\x1a\x1a.felix.v1.TopologyResponse\"\x03\x90\x02\x01\x12O\n" +
+	"\vFeatureList\x12\x1c.felix.v1.FeatureListRequest\x1a\x1d.felix.v1.FeatureListResponse\"\x03\x90\x02\x01\x12V\n" +
+	"\x0fFeatureFinalize\x12 .felix.v1.FeatureFinalizeRequest\x1a!.felix.v1.FeatureFinalizeResponseB0Z.github.com/felix-go/felix/api/felix/v1;felixv1b\x06proto3"
 
 var (
 	file_felix_v1_felix_proto_rawDescOnce sync.Once
@@ -2058,31 +3688,54 @@ func file_felix_v1_felix_proto_rawDescGZIP() []byte {
 	return file_felix_v1_felix_proto_rawDescData
 }
 
-var file_felix_v1_felix_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_felix_v1_felix_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_felix_v1_felix_proto_goTypes = []any{
-	(*ErrorInfo)(nil),             // 0: felix.v1.ErrorInfo
-	(*Cache)(nil),                 // 1: felix.v1.Cache
-	(*CacheCreateRequest)(nil),    // 2: felix.v1.CacheCreateRequest
-	(*CacheCreateResponse)(nil),   // 3: felix.v1.CacheCreateResponse
-	(*CacheGetRequest)(nil),       // 4: felix.v1.CacheGetRequest
-	(*CacheGetResponse)(nil),      // 5: felix.v1.CacheGetResponse
-	(*CacheListRequest)(nil),      // 6: felix.v1.CacheListRequest
-	(*CacheListResponse)(nil),     // 7: felix.v1.CacheListResponse
-	(*CacheUpdateRequest)(nil),    // 8: felix.v1.CacheUpdateRequest
-	(*CacheUpdateResponse)(nil),   // 9: felix.v1.CacheUpdateResponse
-	(*CacheDeleteRequest)(nil),    // 10: felix.v1.CacheDeleteRequest
-	(*CacheDeleteResponse)(nil),   // 11: felix.v1.CacheDeleteResponse
-	(*CounterAddRequest)(nil),     // 12: felix.v1.CounterAddRequest
-	(*CounterAddResponse)(nil),    // 13: felix.v1.CounterAddResponse
-	(*CounterGetRequest)(nil),     // 14: felix.v1.CounterGetRequest
-	(*CounterGetResponse)(nil),    // 15: felix.v1.CounterGetResponse
-	(*CounterSetRequest)(nil),     // 16: felix.v1.CounterSetRequest
-	(*CounterSetResponse)(nil),    // 17: felix.v1.CounterSetResponse
-	(*CounterDeleteRequest)(nil),  // 18: felix.v1.CounterDeleteRequest
-	(*CounterDeleteResponse)(nil), // 19: felix.v1.CounterDeleteResponse
-	(*CounterListRequest)(nil),    // 20: felix.v1.CounterListRequest
-	(*CounterListResponse)(nil),   // 21: felix.v1.CounterListResponse
-	(*Counter)(nil),               // 22: felix.v1.Counter
+	(*ErrorInfo)(nil),               // 0: felix.v1.ErrorInfo
+	(*Cache)(nil),                   // 1: felix.v1.Cache
+	(*CacheCreateRequest)(nil),      // 2: felix.v1.CacheCreateRequest
+	(*CacheCreateResponse)(nil),     // 3: felix.v1.CacheCreateResponse
+	(*CacheGetRequest)(nil),         // 4: felix.v1.CacheGetRequest
+	(*CacheGetResponse)(nil),        // 5: felix.v1.CacheGetResponse
+	(*CacheListRequest)(nil),        // 6: felix.v1.CacheListRequest
+	(*CacheListResponse)(nil),       // 7: felix.v1.CacheListResponse
+	(*CacheUpdateRequest)(nil),      // 8: felix.v1.CacheUpdateRequest
+	(*CacheUpdateResponse)(nil),     // 9: felix.v1.CacheUpdateResponse
+	(*CacheDeleteRequest)(nil),      // 10: felix.v1.CacheDeleteRequest
+	(*CacheDeleteResponse)(nil),     // 11: felix.v1.CacheDeleteResponse
+	(*CounterAddRequest)(nil),       // 12: felix.v1.CounterAddRequest
+	(*CounterAddResponse)(nil),      // 13: felix.v1.CounterAddResponse
+	(*CounterGetRequest)(nil),       // 14: felix.v1.CounterGetRequest
+	(*CounterGetResponse)(nil),      // 15: felix.v1.CounterGetResponse
+	(*CounterSetRequest)(nil),       // 16: felix.v1.CounterSetRequest
+	(*CounterSetResponse)(nil),      // 17: felix.v1.CounterSetResponse
+	(*CounterDeleteRequest)(nil),    // 18: felix.v1.CounterDeleteRequest
+	(*CounterDeleteResponse)(nil),   // 19: felix.v1.CounterDeleteResponse
+	(*CounterListRequest)(nil),      // 20: felix.v1.CounterListRequest
+	(*CounterListResponse)(nil),     // 21: felix.v1.CounterListResponse
+	(*Counter)(nil),                 // 22: felix.v1.Counter
+	(*Node)(nil),                    // 23: felix.v1.Node
+	(*Shard)(nil),                   // 24: felix.v1.Shard
+	(*Replica)(nil),                 // 25: felix.v1.Replica
+	(*Feature)(nil),                 // 26: felix.v1.Feature
+	(*ShardOwner)(nil),              // 27: felix.v1.ShardOwner
+	(*NodeListRequest)(nil),         // 28: felix.v1.NodeListRequest
+	(*NodeListResponse)(nil),        // 29: felix.v1.NodeListResponse
+	(*NodeDrainRequest)(nil),        // 30: felix.v1.NodeDrainRequest
+	(*NodeDrainResponse)(nil),       // 31: felix.v1.NodeDrainResponse
+	(*NodeRemoveRequest)(nil),       // 32: felix.v1.NodeRemoveRequest
+	(*NodeRemoveResponse)(nil),      // 33: felix.v1.NodeRemoveResponse
+	(*ShardListRequest)(nil),        // 34: felix.v1.ShardListRequest
+	(*ShardListResponse)(nil),       // 35: felix.v1.ShardListResponse
+	(*ShardMoveRequest)(nil),        // 36: felix.v1.ShardMoveRequest
+	(*ShardMoveResponse)(nil),       // 37: felix.v1.ShardMoveResponse
+	(*ShardPreferRequest)(nil),      // 38: felix.v1.ShardPreferRequest
+	(*ShardPreferResponse)(nil),     // 39: felix.v1.ShardPreferResponse
+	(*TopologyRequest)(nil),         // 40: felix.v1.TopologyRequest
+	(*TopologyResponse)(nil),        // 41: felix.v1.TopologyResponse
+	(*FeatureListRequest)(nil),      // 42: felix.v1.FeatureListRequest
+	(*FeatureListResponse)(nil),     // 43: felix.v1.FeatureListResponse
+	(*FeatureFinalizeRequest)(nil),  // 44: felix.v1.FeatureFinalizeRequest
+	(*FeatureFinalizeResponse)(nil), // 45: felix.v1.FeatureFinalizeResponse
 }
 var file_felix_v1_felix_proto_depIdxs = []int32{
 	1,  // 0: felix.v1.CacheCreateResponse.cache:type_name -> felix.v1.Cache
@@ -2090,31 +3743,59 @@ var file_felix_v1_felix_proto_depIdxs = []int32{
 	1,  // 2: felix.v1.CacheListResponse.caches:type_name -> felix.v1.Cache
 	1,  // 3: felix.v1.CacheUpdateResponse.cache:type_name -> felix.v1.Cache
 	22, // 4: felix.v1.CounterListResponse.counters:type_name -> felix.v1.Counter
-	2,  // 5: felix.v1.CacheService.Create:input_type -> felix.v1.CacheCreateRequest
-	4,  // 6: felix.v1.CacheService.Get:input_type -> felix.v1.CacheGetRequest
-	6,  // 7: felix.v1.CacheService.List:input_type -> felix.v1.CacheListRequest
-	8,  // 8: felix.v1.CacheService.Update:input_type -> felix.v1.CacheUpdateRequest
-	10, // 9: felix.v1.CacheService.Delete:input_type -> felix.v1.CacheDeleteRequest
-	12, // 10: felix.v1.CounterService.Add:input_type -> felix.v1.CounterAddRequest
-	14, // 11: felix.v1.CounterService.Get:input_type -> felix.v1.CounterGetRequest
-	16, // 12: felix.v1.CounterService.Set:input_type -> felix.v1.CounterSetRequest
-	18, // 13: felix.v1.CounterService.Delete:input_type -> felix.v1.CounterDeleteRequest
-	20, // 14: felix.v1.CounterService.List:input_type -> felix.v1.CounterListRequest
-	3,  // 15: felix.v1.CacheService.Create:output_type -> felix.v1.CacheCreateResponse
-	5,  // 16: felix.v1.CacheService.Get:output_type -> felix.v1.CacheGetResponse
-	7,  // 17: felix.v1.CacheService.List:output_type -> felix.v1.CacheListResponse
-	9,  // 18: felix.v1.CacheService.Update:output_type -> felix.v1.CacheUpdateResponse
-	11, // 19: felix.v1.CacheService.Delete:output_type -> felix.v1.CacheDeleteResponse
-	13, // 20: felix.v1.CounterService.Add:output_type -> felix.v1.CounterAddResponse
-	15, // 21: felix.v1.CounterService.Get:output_type -> felix.v1.CounterGetResponse
-	17, // 22: felix.v1.CounterService.Set:output_type -> felix.v1.CounterSetResponse
-	19, // 23: felix.v1.CounterService.Delete:output_type -> felix.v1.CounterDeleteResponse
-	21, // 24: felix.v1.CounterService.List:output_type -> felix.v1.CounterListResponse
-	15, // [15:25] is the sub-list for method output_type
-	5,  // [5:15] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	25, // 5: felix.v1.Shard.replicas:type_name -> felix.v1.Replica
+	23, // 6: felix.v1.NodeListResponse.nodes:type_name -> felix.v1.Node
+	23, // 7: felix.v1.NodeDrainResponse.node:type_name -> felix.v1.Node
+	23, // 8: felix.v1.NodeRemoveResponse.node:type_name -> felix.v1.Node
+	24, // 9: felix.v1.ShardListResponse.shards:type_name -> felix.v1.Shard
+	24, // 10: felix.v1.ShardMoveResponse.shard:type_name -> felix.v1.Shard
+	24, // 11: felix.v1.ShardPreferResponse.shard:type_name -> felix.v1.Shard
+	27, // 12: felix.v1.TopologyResponse.shards:type_name -> felix.v1.ShardOwner
+	26, // 13: felix.v1.FeatureListResponse.features:type_name -> felix.v1.Feature
+	26, // 14: felix.v1.FeatureFinalizeResponse.feature:type_name -> felix.v1.Feature
+	2,  // 15: felix.v1.CacheService.Create:input_type -> felix.v1.CacheCreateRequest
+	4,  // 16: felix.v1.CacheService.Get:input_type -> felix.v1.CacheGetRequest
+	6,  // 17: felix.v1.CacheService.List:input_type -> felix.v1.CacheListRequest
+	8,  // 18: felix.v1.CacheService.Update:input_type -> felix.v1.CacheUpdateRequest
+	10, // 19: felix.v1.CacheService.Delete:input_type -> felix.v1.CacheDeleteRequest
+	12, // 20: felix.v1.CounterService.Add:input_type -> felix.v1.CounterAddRequest
+	14, // 21: felix.v1.CounterService.Get:input_type -> felix.v1.CounterGetRequest
+	16, // 22: felix.v1.CounterService.Set:input_type -> felix.v1.CounterSetRequest
+	18, // 23: felix.v1.CounterService.Delete:input_type -> felix.v1.CounterDeleteRequest
+	20, // 24: felix.v1.CounterService.List:input_type -> felix.v1.CounterListRequest
+	28, // 25: felix.v1.ClusterService.NodeList:input_type -> felix.v1.NodeListRequest
+	30, // 26: felix.v1.ClusterService.NodeDrain:input_type -> felix.v1.NodeDrainRequest
+	32, // 27: felix.v1.ClusterService.NodeRemove:input_type -> felix.v1.NodeRemoveRequest
+	34, // 28: felix.v1.ClusterService.ShardList:input_type -> felix.v1.ShardListRequest
+	36, // 29: felix.v1.ClusterService.ShardMove:input_type -> felix.v1.ShardMoveRequest
+	38, // 30: felix.v1.ClusterService.ShardPrefer:input_type -> felix.v1.ShardPreferRequest
+	40, // 31: felix.v1.ClusterService.Topology:input_type -> felix.v1.TopologyRequest
+	42, // 32: felix.v1.ClusterService.FeatureList:input_type -> felix.v1.FeatureListRequest
+	44, // 33: felix.v1.ClusterService.FeatureFinalize:input_type -> felix.v1.FeatureFinalizeRequest
+	3,  // 34: felix.v1.CacheService.Create:output_type -> felix.v1.CacheCreateResponse
+	5,  // 35: felix.v1.CacheService.Get:output_type -> felix.v1.CacheGetResponse
+	7,  // 36: felix.v1.CacheService.List:output_type -> felix.v1.CacheListResponse
+	9,  // 37: felix.v1.CacheService.Update:output_type -> felix.v1.CacheUpdateResponse
+	11, // 38: felix.v1.CacheService.Delete:output_type -> felix.v1.CacheDeleteResponse
+	13, // 39: felix.v1.CounterService.Add:output_type -> felix.v1.CounterAddResponse
+	15, // 40: felix.v1.CounterService.Get:output_type -> felix.v1.CounterGetResponse
+	17, // 41: felix.v1.CounterService.Set:output_type -> felix.v1.CounterSetResponse
+	19, // 42: felix.v1.CounterService.Delete:output_type -> felix.v1.CounterDeleteResponse
+	21, // 43: felix.v1.CounterService.List:output_type -> felix.v1.CounterListResponse
+	29, // 44: felix.v1.ClusterService.NodeList:output_type -> felix.v1.NodeListResponse
+	31, // 45: felix.v1.ClusterService.NodeDrain:output_type -> felix.v1.NodeDrainResponse
+	33, // 46: felix.v1.ClusterService.NodeRemove:output_type -> felix.v1.NodeRemoveResponse
+	35, // 47: felix.v1.ClusterService.ShardList:output_type -> felix.v1.ShardListResponse
+	37, // 48: felix.v1.ClusterService.ShardMove:output_type -> felix.v1.ShardMoveResponse
+	39, // 49: felix.v1.ClusterService.ShardPrefer:output_type -> felix.v1.ShardPreferResponse
+	41, // 50: felix.v1.ClusterService.Topology:output_type -> felix.v1.TopologyResponse
+	43, // 51: felix.v1.ClusterService.FeatureList:output_type -> felix.v1.FeatureListResponse
+	45, // 52: felix.v1.ClusterService.FeatureFinalize:output_type -> felix.v1.FeatureFinalizeResponse
+	34, // [34:53] is the sub-list for method output_type
+	15, // [15:34] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_felix_v1_felix_proto_init() }
@@ -2153,15 +3834,16 @@ func file_felix_v1_felix_proto_init() {
 		(*Counter_Key)(nil),
 		(*Counter_KeyBytes)(nil),
 	}
+	file_felix_v1_felix_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_felix_v1_felix_proto_rawDesc), len(file_felix_v1_felix_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   46,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_felix_v1_felix_proto_goTypes,
 		DependencyIndexes: file_felix_v1_felix_proto_depIdxs,

@@ -55,6 +55,8 @@ const (
 	CacheServiceName = "felix.v1.CacheService"
 	// CounterServiceName is the fully-qualified name of the CounterService service.
 	CounterServiceName = "felix.v1.CounterService"
+	// ClusterServiceName is the fully-qualified name of the ClusterService service.
+	ClusterServiceName = "felix.v1.ClusterService"
 )
 
 // These constants are the fully-qualified names of the RPCs defined in this package. They're
@@ -85,6 +87,31 @@ const (
 	CounterServiceDeleteProcedure = "/felix.v1.CounterService/Delete"
 	// CounterServiceListProcedure is the fully-qualified name of the CounterService's List RPC.
 	CounterServiceListProcedure = "/felix.v1.CounterService/List"
+	// ClusterServiceNodeListProcedure is the fully-qualified name of the ClusterService's NodeList RPC.
+	ClusterServiceNodeListProcedure = "/felix.v1.ClusterService/NodeList"
+	// ClusterServiceNodeDrainProcedure is the fully-qualified name of the ClusterService's NodeDrain
+	// RPC.
+	ClusterServiceNodeDrainProcedure = "/felix.v1.ClusterService/NodeDrain"
+	// ClusterServiceNodeRemoveProcedure is the fully-qualified name of the ClusterService's NodeRemove
+	// RPC.
+	ClusterServiceNodeRemoveProcedure = "/felix.v1.ClusterService/NodeRemove"
+	// ClusterServiceShardListProcedure is the fully-qualified name of the ClusterService's ShardList
+	// RPC.
+	ClusterServiceShardListProcedure = "/felix.v1.ClusterService/ShardList"
+	// ClusterServiceShardMoveProcedure is the fully-qualified name of the ClusterService's ShardMove
+	// RPC.
+	ClusterServiceShardMoveProcedure = "/felix.v1.ClusterService/ShardMove"
+	// ClusterServiceShardPreferProcedure is the fully-qualified name of the ClusterService's
+	// ShardPrefer RPC.
+	ClusterServiceShardPreferProcedure = "/felix.v1.ClusterService/ShardPrefer"
+	// ClusterServiceTopologyProcedure is the fully-qualified name of the ClusterService's Topology RPC.
+	ClusterServiceTopologyProcedure = "/felix.v1.ClusterService/Topology"
+	// ClusterServiceFeatureListProcedure is the fully-qualified name of the ClusterService's
+	// FeatureList RPC.
+	ClusterServiceFeatureListProcedure = "/felix.v1.ClusterService/FeatureList"
+	// ClusterServiceFeatureFinalizeProcedure is the fully-qualified name of the ClusterService's
+	// FeatureFinalize RPC.
+	ClusterServiceFeatureFinalizeProcedure = "/felix.v1.ClusterService/FeatureFinalize"
 )
 
 // CacheServiceClient is a client for the felix.v1.CacheService service.
@@ -473,4 +500,324 @@ func (UnimplementedCounterServiceHandler) Delete(context.Context, *connect.Reque
 
 func (UnimplementedCounterServiceHandler) List(context.Context, *connect.Request[v1.CounterListRequest]) (*connect.Response[v1.CounterListResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.CounterService.List is not implemented"))
+}
+
+// ClusterServiceClient is a client for the felix.v1.ClusterService service.
+type ClusterServiceClient interface {
+	// NodeList lists the brokers in the order of their ids, those that were
+	// removed included.
+	NodeList(context.Context, *connect.Request[v1.NodeListRequest]) (*connect.Response[v1.NodeListResponse], error)
+	// NodeDrain moves every replica and ownership away from a broker, or lets it
+	// have some again. It is node_not_found where there is none.
+	NodeDrain(context.Context, *connect.Request[v1.NodeDrainRequest]) (*connect.Response[v1.NodeDrainResponse], error)
+	// NodeRemove drains a broker and takes it out of the cluster for ever; its
+	// `waiting` says what is left to do. Removing one that is removed succeeds.
+	NodeRemove(context.Context, *connect.Request[v1.NodeRemoveRequest]) (*connect.Response[v1.NodeRemoveResponse], error)
+	// ShardList lists the shards of a cache, or of all caches with the metadata's
+	// own shard before them.
+	ShardList(context.Context, *connect.Request[v1.ShardListRequest]) (*connect.Response[v1.ShardListResponse], error)
+	// ShardMove gives a shard's replica to another broker, which has none of it
+	// yet.
+	ShardMove(context.Context, *connect.Request[v1.ShardMoveRequest]) (*connect.Response[v1.ShardMoveResponse], error)
+	// ShardPrefer says which of the brokers with a replica should own a shard.
+	ShardPrefer(context.Context, *connect.Request[v1.ShardPreferRequest]) (*connect.Response[v1.ShardPreferResponse], error)
+	// Topology says which broker is believed to own which keys of a cache. Any
+	// broker serves any key: it passes requests on.
+	Topology(context.Context, *connect.Request[v1.TopologyRequest]) (*connect.Response[v1.TopologyResponse], error)
+	// FeatureList lists the features of the cluster by name.
+	FeatureList(context.Context, *connect.Request[v1.FeatureListRequest]) (*connect.Response[v1.FeatureListResponse], error)
+	// FeatureFinalize turns a feature on for ever. It is refused as
+	// invalid_argument while a broker's build lacks it. Finalizing it again
+	// succeeds.
+	FeatureFinalize(context.Context, *connect.Request[v1.FeatureFinalizeRequest]) (*connect.Response[v1.FeatureFinalizeResponse], error)
+}
+
+// NewClusterServiceClient constructs a client for the felix.v1.ClusterService service. By default,
+// it uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and
+// sends uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC()
+// or connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewClusterServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ClusterServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	clusterServiceMethods := v1.File_felix_v1_felix_proto.Services().ByName("ClusterService").Methods()
+	return &clusterServiceClient{
+		nodeList: connect.NewClient[v1.NodeListRequest, v1.NodeListResponse](
+			httpClient,
+			baseURL+ClusterServiceNodeListProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("NodeList")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		nodeDrain: connect.NewClient[v1.NodeDrainRequest, v1.NodeDrainResponse](
+			httpClient,
+			baseURL+ClusterServiceNodeDrainProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("NodeDrain")),
+			connect.WithClientOptions(opts...),
+		),
+		nodeRemove: connect.NewClient[v1.NodeRemoveRequest, v1.NodeRemoveResponse](
+			httpClient,
+			baseURL+ClusterServiceNodeRemoveProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("NodeRemove")),
+			connect.WithClientOptions(opts...),
+		),
+		shardList: connect.NewClient[v1.ShardListRequest, v1.ShardListResponse](
+			httpClient,
+			baseURL+ClusterServiceShardListProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("ShardList")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		shardMove: connect.NewClient[v1.ShardMoveRequest, v1.ShardMoveResponse](
+			httpClient,
+			baseURL+ClusterServiceShardMoveProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("ShardMove")),
+			connect.WithClientOptions(opts...),
+		),
+		shardPrefer: connect.NewClient[v1.ShardPreferRequest, v1.ShardPreferResponse](
+			httpClient,
+			baseURL+ClusterServiceShardPreferProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("ShardPrefer")),
+			connect.WithClientOptions(opts...),
+		),
+		topology: connect.NewClient[v1.TopologyRequest, v1.TopologyResponse](
+			httpClient,
+			baseURL+ClusterServiceTopologyProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("Topology")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		featureList: connect.NewClient[v1.FeatureListRequest, v1.FeatureListResponse](
+			httpClient,
+			baseURL+ClusterServiceFeatureListProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("FeatureList")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		featureFinalize: connect.NewClient[v1.FeatureFinalizeRequest, v1.FeatureFinalizeResponse](
+			httpClient,
+			baseURL+ClusterServiceFeatureFinalizeProcedure,
+			connect.WithSchema(clusterServiceMethods.ByName("FeatureFinalize")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// clusterServiceClient implements ClusterServiceClient.
+type clusterServiceClient struct {
+	nodeList        *connect.Client[v1.NodeListRequest, v1.NodeListResponse]
+	nodeDrain       *connect.Client[v1.NodeDrainRequest, v1.NodeDrainResponse]
+	nodeRemove      *connect.Client[v1.NodeRemoveRequest, v1.NodeRemoveResponse]
+	shardList       *connect.Client[v1.ShardListRequest, v1.ShardListResponse]
+	shardMove       *connect.Client[v1.ShardMoveRequest, v1.ShardMoveResponse]
+	shardPrefer     *connect.Client[v1.ShardPreferRequest, v1.ShardPreferResponse]
+	topology        *connect.Client[v1.TopologyRequest, v1.TopologyResponse]
+	featureList     *connect.Client[v1.FeatureListRequest, v1.FeatureListResponse]
+	featureFinalize *connect.Client[v1.FeatureFinalizeRequest, v1.FeatureFinalizeResponse]
+}
+
+// NodeList calls felix.v1.ClusterService.NodeList.
+func (c *clusterServiceClient) NodeList(ctx context.Context, req *connect.Request[v1.NodeListRequest]) (*connect.Response[v1.NodeListResponse], error) {
+	return c.nodeList.CallUnary(ctx, req)
+}
+
+// NodeDrain calls felix.v1.ClusterService.NodeDrain.
+func (c *clusterServiceClient) NodeDrain(ctx context.Context, req *connect.Request[v1.NodeDrainRequest]) (*connect.Response[v1.NodeDrainResponse], error) {
+	return c.nodeDrain.CallUnary(ctx, req)
+}
+
+// NodeRemove calls felix.v1.ClusterService.NodeRemove.
+func (c *clusterServiceClient) NodeRemove(ctx context.Context, req *connect.Request[v1.NodeRemoveRequest]) (*connect.Response[v1.NodeRemoveResponse], error) {
+	return c.nodeRemove.CallUnary(ctx, req)
+}
+
+// ShardList calls felix.v1.ClusterService.ShardList.
+func (c *clusterServiceClient) ShardList(ctx context.Context, req *connect.Request[v1.ShardListRequest]) (*connect.Response[v1.ShardListResponse], error) {
+	return c.shardList.CallUnary(ctx, req)
+}
+
+// ShardMove calls felix.v1.ClusterService.ShardMove.
+func (c *clusterServiceClient) ShardMove(ctx context.Context, req *connect.Request[v1.ShardMoveRequest]) (*connect.Response[v1.ShardMoveResponse], error) {
+	return c.shardMove.CallUnary(ctx, req)
+}
+
+// ShardPrefer calls felix.v1.ClusterService.ShardPrefer.
+func (c *clusterServiceClient) ShardPrefer(ctx context.Context, req *connect.Request[v1.ShardPreferRequest]) (*connect.Response[v1.ShardPreferResponse], error) {
+	return c.shardPrefer.CallUnary(ctx, req)
+}
+
+// Topology calls felix.v1.ClusterService.Topology.
+func (c *clusterServiceClient) Topology(ctx context.Context, req *connect.Request[v1.TopologyRequest]) (*connect.Response[v1.TopologyResponse], error) {
+	return c.topology.CallUnary(ctx, req)
+}
+
+// FeatureList calls felix.v1.ClusterService.FeatureList.
+func (c *clusterServiceClient) FeatureList(ctx context.Context, req *connect.Request[v1.FeatureListRequest]) (*connect.Response[v1.FeatureListResponse], error) {
+	return c.featureList.CallUnary(ctx, req)
+}
+
+// FeatureFinalize calls felix.v1.ClusterService.FeatureFinalize.
+func (c *clusterServiceClient) FeatureFinalize(ctx context.Context, req *connect.Request[v1.FeatureFinalizeRequest]) (*connect.Response[v1.FeatureFinalizeResponse], error) {
+	return c.featureFinalize.CallUnary(ctx, req)
+}
+
+// ClusterServiceHandler is an implementation of the felix.v1.ClusterService service.
+type ClusterServiceHandler interface {
+	// NodeList lists the brokers in the order of their ids, those that were
+	// removed included.
+	NodeList(context.Context, *connect.Request[v1.NodeListRequest]) (*connect.Response[v1.NodeListResponse], error)
+	// NodeDrain moves every replica and ownership away from a broker, or lets it
+	// have some again. It is node_not_found where there is none.
+	NodeDrain(context.Context, *connect.Request[v1.NodeDrainRequest]) (*connect.Response[v1.NodeDrainResponse], error)
+	// NodeRemove drains a broker and takes it out of the cluster for ever; its
+	// `waiting` says what is left to do. Removing one that is removed succeeds.
+	NodeRemove(context.Context, *connect.Request[v1.NodeRemoveRequest]) (*connect.Response[v1.NodeRemoveResponse], error)
+	// ShardList lists the shards of a cache, or of all caches with the metadata's
+	// own shard before them.
+	ShardList(context.Context, *connect.Request[v1.ShardListRequest]) (*connect.Response[v1.ShardListResponse], error)
+	// ShardMove gives a shard's replica to another broker, which has none of it
+	// yet.
+	ShardMove(context.Context, *connect.Request[v1.ShardMoveRequest]) (*connect.Response[v1.ShardMoveResponse], error)
+	// ShardPrefer says which of the brokers with a replica should own a shard.
+	ShardPrefer(context.Context, *connect.Request[v1.ShardPreferRequest]) (*connect.Response[v1.ShardPreferResponse], error)
+	// Topology says which broker is believed to own which keys of a cache. Any
+	// broker serves any key: it passes requests on.
+	Topology(context.Context, *connect.Request[v1.TopologyRequest]) (*connect.Response[v1.TopologyResponse], error)
+	// FeatureList lists the features of the cluster by name.
+	FeatureList(context.Context, *connect.Request[v1.FeatureListRequest]) (*connect.Response[v1.FeatureListResponse], error)
+	// FeatureFinalize turns a feature on for ever. It is refused as
+	// invalid_argument while a broker's build lacks it. Finalizing it again
+	// succeeds.
+	FeatureFinalize(context.Context, *connect.Request[v1.FeatureFinalizeRequest]) (*connect.Response[v1.FeatureFinalizeResponse], error)
+}
+
+// NewClusterServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewClusterServiceHandler(svc ClusterServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	clusterServiceMethods := v1.File_felix_v1_felix_proto.Services().ByName("ClusterService").Methods()
+	clusterServiceNodeListHandler := connect.NewUnaryHandler(
+		ClusterServiceNodeListProcedure,
+		svc.NodeList,
+		connect.WithSchema(clusterServiceMethods.ByName("NodeList")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceNodeDrainHandler := connect.NewUnaryHandler(
+		ClusterServiceNodeDrainProcedure,
+		svc.NodeDrain,
+		connect.WithSchema(clusterServiceMethods.ByName("NodeDrain")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceNodeRemoveHandler := connect.NewUnaryHandler(
+		ClusterServiceNodeRemoveProcedure,
+		svc.NodeRemove,
+		connect.WithSchema(clusterServiceMethods.ByName("NodeRemove")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceShardListHandler := connect.NewUnaryHandler(
+		ClusterServiceShardListProcedure,
+		svc.ShardList,
+		connect.WithSchema(clusterServiceMethods.ByName("ShardList")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceShardMoveHandler := connect.NewUnaryHandler(
+		ClusterServiceShardMoveProcedure,
+		svc.ShardMove,
+		connect.WithSchema(clusterServiceMethods.ByName("ShardMove")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceShardPreferHandler := connect.NewUnaryHandler(
+		ClusterServiceShardPreferProcedure,
+		svc.ShardPrefer,
+		connect.WithSchema(clusterServiceMethods.ByName("ShardPrefer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceTopologyHandler := connect.NewUnaryHandler(
+		ClusterServiceTopologyProcedure,
+		svc.Topology,
+		connect.WithSchema(clusterServiceMethods.ByName("Topology")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceFeatureListHandler := connect.NewUnaryHandler(
+		ClusterServiceFeatureListProcedure,
+		svc.FeatureList,
+		connect.WithSchema(clusterServiceMethods.ByName("FeatureList")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	clusterServiceFeatureFinalizeHandler := connect.NewUnaryHandler(
+		ClusterServiceFeatureFinalizeProcedure,
+		svc.FeatureFinalize,
+		connect.WithSchema(clusterServiceMethods.ByName("FeatureFinalize")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/felix.v1.ClusterService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ClusterServiceNodeListProcedure:
+			clusterServiceNodeListHandler.ServeHTTP(w, r)
+		case ClusterServiceNodeDrainProcedure:
+			clusterServiceNodeDrainHandler.ServeHTTP(w, r)
+		case ClusterServiceNodeRemoveProcedure:
+			clusterServiceNodeRemoveHandler.ServeHTTP(w, r)
+		case ClusterServiceShardListProcedure:
+			clusterServiceShardListHandler.ServeHTTP(w, r)
+		case ClusterServiceShardMoveProcedure:
+			clusterServiceShardMoveHandler.ServeHTTP(w, r)
+		case ClusterServiceShardPreferProcedure:
+			clusterServiceShardPreferHandler.ServeHTTP(w, r)
+		case ClusterServiceTopologyProcedure:
+			clusterServiceTopologyHandler.ServeHTTP(w, r)
+		case ClusterServiceFeatureListProcedure:
+			clusterServiceFeatureListHandler.ServeHTTP(w, r)
+		case ClusterServiceFeatureFinalizeProcedure:
+			clusterServiceFeatureFinalizeHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedClusterServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedClusterServiceHandler struct{}
+
+func (UnimplementedClusterServiceHandler) NodeList(context.Context, *connect.Request[v1.NodeListRequest]) (*connect.Response[v1.NodeListResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.NodeList is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) NodeDrain(context.Context, *connect.Request[v1.NodeDrainRequest]) (*connect.Response[v1.NodeDrainResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.NodeDrain is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) NodeRemove(context.Context, *connect.Request[v1.NodeRemoveRequest]) (*connect.Response[v1.NodeRemoveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.NodeRemove is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) ShardList(context.Context, *connect.Request[v1.ShardListRequest]) (*connect.Response[v1.ShardListResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.ShardList is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) ShardMove(context.Context, *connect.Request[v1.ShardMoveRequest]) (*connect.Response[v1.ShardMoveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.ShardMove is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) ShardPrefer(context.Context, *connect.Request[v1.ShardPreferRequest]) (*connect.Response[v1.ShardPreferResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.ShardPrefer is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) Topology(context.Context, *connect.Request[v1.TopologyRequest]) (*connect.Response[v1.TopologyResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.Topology is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) FeatureList(context.Context, *connect.Request[v1.FeatureListRequest]) (*connect.Response[v1.FeatureListResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.FeatureList is not implemented"))
+}
+
+func (UnimplementedClusterServiceHandler) FeatureFinalize(context.Context, *connect.Request[v1.FeatureFinalizeRequest]) (*connect.Response[v1.FeatureFinalizeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ClusterService.FeatureFinalize is not implemented"))
 }
