@@ -40,9 +40,12 @@ func (b *Broker) clusterStatus(ctx context.Context) (*peerv1.StatusResponse, err
 func (r *replica) describe(s shard.Status) *peerv1.ShardStatus {
 	d := &peerv1.ShardStatus{Shard: r.id, RaftId: r.raftID, Term: s.Term, Lead: s.Lead, Owns: s.Owns,
 		Commit: s.Commit, Applied: s.Applied, LastIndex: s.LastIndex, LogBytes: r.log.Size(),
-		Voters: s.Conf.GetVoters(), VotersOutgoing: s.Conf.GetVotersOutgoing(), Learners: s.Conf.GetLearners()}
+		Voters: s.Conf.GetVoters(), VotersOutgoing: s.Conf.GetVotersOutgoing(), Learners: s.Conf.GetLearners(),
+		Receiving: r.transfers.receiving()}
 	for _, p := range s.Progress {
-		d.Progress = append(d.Progress, &peerv1.ReplicaProgress{RaftId: p.RaftID, Node: r.nodeOf(p.RaftID), Match: p.Match, Active: p.Active, State: progressState(&p)})
+		node := r.nodeOf(p.RaftID)
+		d.Progress = append(d.Progress, &peerv1.ReplicaProgress{RaftId: p.RaftID, Node: node, Match: p.Match, Active: p.Active,
+			State: progressState(&p), Sending: r.transfers.sending(node)})
 	}
 	return d
 }

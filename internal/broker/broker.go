@@ -159,7 +159,8 @@ type Broker struct {
 	net       network // the others
 	links     *links  // to them; nil where there is no listener
 	clock     *wallClock
-	entered   chan struct{} // holds a token once others have made the broker a member
+	entered   chan struct{}   // holds a token once others have made the broker a member
+	running   context.Context // ends when the broker begins to stop
 	router    *router
 	resolver  *resolver
 	workers   []*worker
@@ -189,6 +190,7 @@ type Broker struct {
 	background sync.WaitGroup // checkpointer, sweeper, router, resolver, watch
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
+	sending    chan struct{}  // the same, for snapshots
 	pagers     chan struct{}  // the same, for pages of scans
 	checkpoint *checkpointer
 	confs      confs     // the reconciler's
@@ -215,12 +217,17 @@ type replica struct {
 	capture *captureJob
 	flushed record.Applied // what the state store has
 	savedAt time.Duration
+	// wantCheckpoint says that a snapshot is needed of what is applied.
+	wantCheckpoint bool
+	incoming       *incoming                // the snapshot that is on its way into it
+	heard          map[uint64]time.Duration // when the leader last knew that a replica, by Raft id, was there
 
 	// For others to see:
 	owns      atomic.Bool
 	lead      atomic.Uint64 // node that leads the shard, 0 if it is not known
 	part      atomic.Uint32 // a replicaPart
 	operation atomic.Uint64 // Stats.Operations, for metrics
+	transfers transfers
 }
 
 // Open starts a broker on its data directory, which is made if it does not
@@ -291,10 +298,11 @@ func (b *Broker) join(ctx context.Context) error {
 // run starts the goroutines.
 func (b *Broker) run() {
 	ctx, stop := context.WithCancel(context.Background())
-	b.stop = stop
+	b.running, b.stop = ctx, stop
 	b.committer = newCommitter(b)
 	b.checkpoint = newCheckpointer(b)
 	b.loaders, b.pagers = make(chan struct{}, maxLoaders), make(chan struct{}, maxPageReaders)
+	b.sending = make(chan struct{}, felix.MaxSnapshotStreams)
 	for range b.opts.Workers {
 		w := newWorker(b)
 		b.workers = append(b.workers, w)

@@ -20,6 +20,7 @@ type checkpointer struct {
 	// writing is held while a checkpoint is written, so that the data of a
 	// deleted cache is not written again after it was dropped.
 	writing sync.Mutex
+	kept    atomic.Int64 // bytes of all logs that are there for other replicas, as of the workers' last ticks
 }
 
 // checkpointPoll is how often the checkpointer looks for shards that need it.
@@ -40,10 +41,11 @@ type captureJob struct {
 	finished chan struct{}
 	whole    bool
 	aborted  bool        // the shard was cleared before captured was closed
-	dropped  atomic.Bool // the shard was closed meanwhile
+	dropped  atomic.Bool // it was abandoned
 }
 
-// abandon ends the job of a shard that is being closed. It runs on its worker.
+// abandon ends the job of a shard that is being closed, or whose state a snapshot
+// replaces. It runs on its worker.
 func (job *captureJob) abandon(t *store.Table) {
 	job.dropped.Store(true)
 	t.Abandon(job.capture)
@@ -95,6 +97,9 @@ func (c *checkpointer) all(ctx context.Context) error {
 
 // due says whether a shard needs a checkpoint. It runs on its worker.
 func (c *checkpointer) due(r *replica, now time.Duration) bool {
+	if r.wantCheckpoint {
+		return worthwhile(r, now)
+	}
 	o := &c.b.opts
 	dirty, logged := r.shard.Table().DirtyEntries(), r.unflushedBytes()
 	if dirty == 0 && logged < o.CheckpointBytes {
@@ -121,9 +126,10 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 	for _, w := range c.b.workers {
 		w.callWait(func() {
 			for _, r := range w.replicas {
-				if r.capture != nil || !due(r, now) {
+				if r.capture != nil || r.installing() || !due(r, now) {
 					continue
 				}
+				r.wantCheckpoint = false
 				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(),
 					captured: make(chan struct{}), finished: make(chan struct{})}
 				r.savedAt = now
@@ -213,23 +219,13 @@ func (w *worker) checkpointStep(r *replica) {
 		return // the checkpointer calls when it has written
 	case table.FinishSlice(job.capture, captureSlice):
 		r.capture = nil
-		if err := w.truncate(r, job); err != nil {
-			w.b.opts.Fatal(err)
-		}
+		r.flushed = job.capture.Checkpoint.Applied
+		job.capture.Checkpoint.Records = nil
+		w.truncate(r)
 		close(job.finished)
 		return
 	}
 	w.b.opts.OnCheckpointStep(time.Since(began))
 	w.activate(r)
 	w.signal()
-}
-
-// truncate drops the log that the checkpoint covers.
-func (w *worker) truncate(r *replica, job *captureJob) error {
-	r.flushed = job.capture.Checkpoint.Applied
-	job.capture.Checkpoint.Records = nil
-	if err := r.shard.Compact(r.flushed.Index); err != nil {
-		return fmt.Errorf("shard %d: its log cannot be truncated: %w", r.id, err)
-	}
-	return nil
 }

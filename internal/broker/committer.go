@@ -113,7 +113,7 @@ func (c *committer) commit() error {
 	for i := range c.taken {
 		a := &c.taken[i]
 		sync = sync || a.Sync
-		c.batch = append(c.batch, raftlog.Append{Shard: a.Shard.Log().(*raftlog.Shard), Entries: a.Entries, HardState: a.HardState, Sync: a.Sync})
+		c.batch = append(c.batch, logAppend(a))
 	}
 	began := time.Now()
 	if err := c.b.log.Commit(c.batch); err != nil {
@@ -127,7 +127,9 @@ func (c *committer) commit() error {
 	// To other brokers straight away: the owner's clients wait for them.
 	for i := range c.taken {
 		a := &c.taken[i]
-		c.outbox.add(a.Shard.Runner().(*replica), a.Responses)
+		if a.Snapshot == nil { // that one is not done yet
+			c.outbox.add(a.Shard.Runner().(*replica), a.Responses)
+		}
 	}
 	c.outbox.send(c.b.net)
 	for _, w := range c.b.workers {
@@ -136,6 +138,16 @@ func (c *committer) commit() error {
 	clear(c.taken)
 	clear(c.batch)
 	return nil
+}
+
+// logAppend is what to write of an append: of one with a snapshot, what comes
+// before it is installed.
+func logAppend(a *shard.Append) raftlog.Append {
+	if a.Snapshot != nil {
+		i := installationOf(a)
+		return i.announce()
+	}
+	return raftlog.Append{Shard: a.Shard.Log().(*raftlog.Shard), Entries: a.Entries, HardState: a.HardState, Sync: a.Sync}
 }
 
 // takeCommitted queues the appends that belong to the worker's shards.

@@ -103,11 +103,10 @@ type outbox struct {
 }
 
 // add takes messages of one of the replica's shards to others. One whose node is
-// not known is dropped, as the network might. A snapshot cannot be sent to
-// anybody yet, and never is: no source of them is set.
+// not known is dropped, as the network might. Snapshots are not for it.
 func (o *outbox) add(r *replica, ms []*raftpb.Message) {
 	for _, m := range ms {
-		if m.GetTo() == r.raftID {
+		if m.GetTo() == r.raftID || m.GetType() == raftpb.MsgSnap {
 			continue
 		}
 		node := r.nodeOf(m.GetTo())

@@ -24,6 +24,8 @@ type network interface {
 	Links() []peer.LinkInfo
 	// Status asks a node about its shards.
 	Status(ctx context.Context, node uint64) (*peerv1.StatusResponse, error)
+	// SendSnapshot sends a snapshot; see peer.Network.
+	SendSnapshot(ctx context.Context, node uint64, h peer.SnapshotHeader, next func(buf []byte) (chunk []byte, err error)) error
 }
 
 // noPeers is the network of a broker that is alone.
@@ -40,6 +42,10 @@ func (noPeers) Links() []peer.LinkInfo { return nil }
 
 func (noPeers) Status(context.Context, uint64) (*peerv1.StatusResponse, error) {
 	return nil, felix.Errorf(felix.Unavailable, "this broker is alone")
+}
+
+func (noPeers) SendSnapshot(_ context.Context, node uint64, _ peer.SnapshotHeader, _ func([]byte) ([]byte, error)) error {
+	return felix.Errorf(felix.Unavailable, "node %d is no peer", node)
 }
 
 var (

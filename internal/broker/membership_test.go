@@ -9,13 +9,10 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/record"
-	"github.com/felix-go/felix/internal/store"
 )
 
 // testCluster is brokers over pipes with one metadata.
@@ -119,8 +116,8 @@ func (c *testCluster) reconcile(ctx context.Context, b *Broker) {
 	}
 }
 
-// place makes or drops the broker's replica of a shard. New ones begin with the
-// first state that all have, and take the rest from the log.
+// place makes or drops the broker's replica of a shard. New ones wait for a
+// snapshot.
 func (c *testCluster) place(b *Broker, id uint64, s *placement.Shard) {
 	rt := b.addRoute(id, 1)
 	var asks []uint64
@@ -141,13 +138,9 @@ func (c *testCluster) place(b *Broker, id uint64, s *placement.Shard) {
 		have = nil
 	}
 	if have == nil && s.ReplicaOn(b.node) != 0 {
-		encoded, err := proto.Marshal(&raftpb.ConfState{Voters: s.Initial})
+		err := b.db.SetReplicas(map[uint64]record.Replica{id: {RaftID: mine, Consistency: byte(felix.Quorum)}})
 		if err == nil {
-			err = b.db.WriteCheckpoint(store.Checkpoint{Shard: id, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: encoded},
-				Replica: &record.Replica{RaftID: mine, Consistency: byte(felix.Quorum)}})
-		}
-		if err == nil {
-			have, err = b.openReplica(rt, felix.Quorum)
+			have, err = b.openReplica(rt, electionTicks)
 		}
 		if err != nil {
 			c.t.Error(err)

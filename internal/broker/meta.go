@@ -70,8 +70,9 @@ func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
 	return []felix.Op{node, feature, cluster}, nil
 }
 
-// openCache opens the shards of a cache and publishes it.
-func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
+// openCache opens the shards of a cache and publishes it. silent is as for
+// openReplica.
+func (b *Broker) openCache(m *cacheMeta, silent int) (*cache, error) {
 	consistency, err := felix.ParseConsistency(m.Consistency)
 	if err != nil {
 		return nil, fmt.Errorf("the metadata of cache %s: %w", m.scope(), err)
@@ -80,7 +81,7 @@ func (b *Broker) openCache(m *cacheMeta) (*cache, error) {
 		settings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency}}
 	for _, id := range m.shardIDs() {
 		c.shards = append(c.shards, b.addRoute(id, len(m.Shards)))
-		if _, err := b.openShard(id, consistency); err != nil {
+		if _, err := b.openShard(id, consistency, silent); err != nil {
 			return nil, err
 		}
 	}
@@ -208,12 +209,14 @@ func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings feli
 	if created, err = b.nameCache(ctx, m); err != nil {
 		return nil, false, err
 	}
+	silent := 0
 	if !created {
 		if m, err = b.readCache(ctx, scope); err != nil {
 			return nil, false, err
 		}
+		silent = electionTicks
 	}
-	c, err = b.openCache(m)
+	c, err = b.openCache(m, silent)
 	return c, created, err
 }
 

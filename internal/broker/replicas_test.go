@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -27,6 +28,10 @@ type pipes struct {
 	mu      sync.Mutex
 	brokers map[uint64]*Broker
 	cut     map[uint64]bool // nodes that reach nobody, nor are reached
+	// snapshots counts those that were begun; onChunk, if it is set, is called
+	// before each of their chunks.
+	snapshots int
+	onChunk   func(from, to uint64) error
 }
 
 // pipe is a node's end of them.
@@ -83,6 +88,35 @@ func (p pipe) Status(ctx context.Context, node uint64) (*peerv1.StatusResponse, 
 	}
 	return b.clusterStatus(ctx)
 }
+
+func (p pipe) SendSnapshot(ctx context.Context, node uint64, h peer.SnapshotHeader, next func([]byte) ([]byte, error)) error {
+	b := p.to(node)
+	if b == nil {
+		return errCut
+	}
+	p.mu.Lock()
+	p.snapshots++
+	onChunk := p.onChunk
+	p.mu.Unlock()
+	h.Message = proto.Clone(h.Message).(*raftpb.Message)
+	buf := make([]byte, 512)
+	return b.takeSnapshot(p.node, h, func() ([]byte, error) {
+		if onChunk != nil {
+			if err := onChunk(p.node, node); err != nil {
+				return nil, err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if p.to(node) != b {
+			return nil, errCut
+		}
+		return next(buf)
+	})
+}
+
+var errCut = errors.New("the link is cut")
 
 // drop tells of entries that do not arrive, as a peer.Network does.
 func (p pipe) drop(node uint64, ms []peer.Message) {
@@ -146,6 +180,12 @@ const sharedShard = 77
 // last have a replica.
 func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 	t.Helper()
+	return openReplicatedWith(t, brokers, func(*Options) {})
+}
+
+// openReplicatedWith is openReplicated with options.
+func openReplicatedWith(t *testing.T, brokers int, change func(*Options)) (*pipes, []*Broker, []*cache) {
+	t.Helper()
 	p := &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}
 	var all []*Broker
 	var caches []*cache
@@ -154,14 +194,10 @@ func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 		nodes = append(nodes, node)
 	}
 	for node := uint64(1); node <= uint64(brokers); node++ {
-		b, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
-			RequestTimeout: 20 * time.Second, Workers: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.mu.Lock()
-		p.brokers[node] = b
-		p.mu.Unlock()
+		o := Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
+			RequestTimeout: 20 * time.Second, Workers: 2}
+		change(&o)
+		b := p.open(t, o)
 		all = append(all, b)
 		caches = append(caches, addShared(t, b, nodes))
 	}
@@ -188,7 +224,7 @@ func addShared(t *testing.T, b *Broker, nodes []uint64) *cache {
 			Replica: &record.Replica{RaftID: 100 + b.node, Consistency: byte(felix.Quorum)}}); err != nil {
 			t.Fatal(err)
 		}
-		r, err := b.openReplica(rt, felix.Quorum)
+		r, err := b.openReplica(rt, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,6 +248,19 @@ func closeAll(t *testing.T, all []*Broker) {
 		})
 	}
 	closing.Wait()
+}
+
+// open opens a broker and joins it to the others.
+func (p *pipes) open(t *testing.T, o Options) *Broker {
+	t.Helper()
+	b, err := Open(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.brokers[o.NodeID] = b
+	return b
 }
 
 // owner is the node that owns the shared shard, 0 if there is none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -51,27 +52,36 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...placement.Sh
 	return b.db.WriteCheckpoint(parts...)
 }
 
-// openShard makes the replica of a shard that has state on disk, and gives it
-// to its worker.
-func (b *Broker) openShard(id uint64, consistency felix.Consistency) (*replica, error) {
-	return b.openReplica(b.addRoute(id, 1), consistency)
+// openShard makes the replica of a shard that the metadata names, which says
+// what its consistency is. silent is as for openReplica.
+func (b *Broker) openShard(id uint64, consistency felix.Consistency, silent int) (*replica, error) {
+	mine, known, err := b.db.Replica(id)
+	switch {
+	case err != nil:
+		return nil, err
+	case known && mine.Consistency != byte(consistency):
+		return nil, fmt.Errorf("data directory %s: shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", b.opts.Dir, id)
+	}
+	return b.openReplica(b.addRoute(id, 1), silent)
 }
 
-func (b *Broker) openReplica(rt *route, consistency felix.Consistency) (*replica, error) {
+// openReplica makes the replica of a shard from what the disk holds of it, and
+// gives it to its worker. One without a state, whose log is empty and which is in
+// no configuration, waits for a snapshot. silent is for how many ticks it neither
+// votes nor campaigns: electionTicks, since it may have promised a leader to, but
+// 0 if this process has made the shard (bootstrap).
+func (b *Broker) openReplica(rt *route, silent int) (*replica, error) {
 	id := rt.id
-	applied, ok, err := b.db.Applied(id)
-	if err != nil {
-		return nil, err
-	}
 	mine, known, err := b.db.Replica(id)
 	if err != nil {
 		return nil, err
 	}
-	if !ok || !known {
-		return nil, fmt.Errorf("data directory %s: shard %d is in the metadata but has no state on disk: the directory is damaged, restore it", b.opts.Dir, id)
+	applied, _, err := b.db.Applied(id)
+	if err != nil {
+		return nil, err
 	}
-	if mine.Consistency != byte(consistency) {
-		return nil, fmt.Errorf("data directory %s: shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", b.opts.Dir, id)
+	if !known {
+		return nil, fmt.Errorf("data directory %s: shard %d is in the metadata but has no state on disk: the directory is damaged, restore it", b.opts.Dir, id)
 	}
 	log, err := b.log.Shard(id)
 	if err != nil {
@@ -87,13 +97,10 @@ func (b *Broker) openReplica(rt *route, consistency felix.Consistency) (*replica
 	}
 	r := &replica{log: log, worker: b.workerOf(id), id: id, raftID: mine.RaftID, route: rt, flushed: applied, savedAt: b.mono()}
 	r.nodes.Store(&map[uint64]uint64{mine.RaftID: b.node})
-	r.shard, err = shard.New(shard.Config{ID: id, RaftID: mine.RaftID, Consistency: consistency, Log: log, Table: store.NewTable(applied, b.budget), Runner: r,
-		Logger: raftLogger{b.opts.Logger.With("shard", id)}, ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks,
-		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes,
-		Room: func(bytes int64) bool { return b.room(id, bytes) }})
-	if err != nil {
+	if r.shard, err = b.newShard(r, mine, silent); err != nil {
 		return nil, err
 	}
+	log.SetSnapshotSource(b.snapshotSource(r).snapshot)
 	b.mu.Lock()
 	b.replicas[id] = r
 	b.mu.Unlock()
@@ -101,6 +108,20 @@ func (b *Broker) openReplica(rt *route, consistency felix.Consistency) (*replica
 	rt.setLocal(r)
 	return r, nil
 }
+
+// newShard makes the step function of a replica.
+func (b *Broker) newShard(r *replica, mine record.Replica, silent int) (*shard.Shard, error) {
+	return shard.New(shard.Config{ID: r.id, RaftID: mine.RaftID, Consistency: felix.Consistency(mine.Consistency),
+		Log: r.log, Table: store.NewTable(r.flushed, b.budget), Runner: r, Logger: raftLogger{b.opts.Logger.With("shard", r.id)},
+		ElectionTicks: electionTicks, HeartbeatTicks: heartbeatTicks, SilentTicks: silent,
+		MaxInflightBytes: felix.MaxInflightShardBytes, MaxEntryBytes: maxEntryBytes, MaxApplyBytes: maxApplyBytes,
+		Room: func(bytes int64) bool { return b.room(r.id, bytes) }, LeaseFor: leaseFor(b.opts.TickInterval)})
+}
+
+// leaseFor is how long a leader may rely on what others have promised. They keep
+// it for electionTicks less what is left of the tick in which they have heard of
+// it; one more tick, and a tenth, are for clocks that go at different speeds.
+func leaseFor(tick time.Duration) time.Duration { return (electionTicks - 2) * tick / 10 * 9 }
 
 // closeShards takes the shards of a cache that is gone away from their workers;
 // what they have under way fails with err.
@@ -113,13 +134,22 @@ func (b *Broker) closeShards(routes []*route, err *felix.Error) {
 
 // release takes a shard's local replica, if there is one, away from its worker.
 // What it has under way fails with err, or, without one, goes elsewhere where it
-// can.
+// can. Nothing changes what the disk holds of it any more when release returns.
 func (b *Broker) release(rt *route, err *felix.Error) {
 	r := rt.setLocal(nil)
 	if r == nil {
 		return
 	}
-	r.worker.callWait(func() { r.worker.drop(r, err) })
+	var s *incoming
+	r.worker.callWait(func() {
+		if r.installing() {
+			s = r.incoming
+		}
+		r.worker.drop(r, err)
+	})
+	if s != nil {
+		<-s.finished
+	}
 	b.mu.Lock()
 	delete(b.replicas, r.id)
 	b.mu.Unlock()
@@ -137,7 +167,7 @@ func (b *Broker) openShards(ctx context.Context) error {
 	if err := b.prepareMeta(onDisk); err != nil {
 		return err
 	}
-	r, err := b.openShard(metaShard, felix.Quorum)
+	r, err := b.openShard(metaShard, felix.Quorum, electionTicks)
 	if err != nil {
 		return err
 	}
@@ -151,7 +181,7 @@ func (b *Broker) openShards(ctx context.Context) error {
 	b.seen.Store(v)
 	wanted := map[uint64]bool{metaShard: true}
 	for _, m := range v.caches {
-		if _, err := b.openCache(m); err != nil {
+		if _, err := b.openCache(m, electionTicks); err != nil {
 			return err
 		}
 		for _, id := range m.shardIDs() {

@@ -18,8 +18,6 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/felix-go/felix"
-	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/raftlog"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/store"
@@ -298,9 +296,4 @@ func (i *installation) run(state interface{ Commit() error }, writing sync.Locke
 		return err
 	}
 	return commit(i.settle())
-}
-
-// takeSnapshot takes a snapshot that another broker sends.
-func (b *Broker) takeSnapshot(uint64, peer.SnapshotHeader, func() ([]byte, error)) error {
-	return felix.Errorf(felix.Unavailable, "this broker takes no snapshots yet")
 }

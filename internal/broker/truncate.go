@@ -1,6 +1,9 @@
 package broker
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // A log is dropped up to what the state store has flushed, but on a leader some
 // of it is kept for those replicas that will need it soon: sending them a
@@ -62,4 +65,55 @@ func truncateTo(log logSizes, flushed uint64, followers []follower, kept int64) 
 		}
 	}
 	return to
+}
+
+// lookEvery is how often a worker looks which followers of its shards are there,
+// and whether log that was kept for them can go.
+const lookEvery = 5 * time.Second
+
+// looksNow says whether it is time to look after the replicas.
+func (w *worker) looksNow() bool {
+	now := w.b.mono()
+	if now-w.looked < lookEvery {
+		return false
+	}
+	w.looked = now
+	return true
+}
+
+func (w *worker) lookAfter(r *replica) {
+	if r.keptBytes() > 0 && !r.installing() {
+		w.truncate(r)
+	} else if r.shard.Leader() {
+		r.followers(w.b.mono())
+	}
+}
+
+// truncate drops the log that the state store covers and no follower needs.
+func (w *worker) truncate(r *replica) {
+	to := truncateTo(r.log, r.flushed.Index, r.followers(w.b.mono()), w.b.checkpoint.kept.Load())
+	if err := r.shard.Compact(to); err != nil {
+		w.b.opts.Fatal(fmt.Errorf("shard %d: its log cannot be truncated: %w", r.id, err))
+	}
+}
+
+// keptBytes is how much of the log is there for other replicas alone.
+func (r *replica) keptBytes() int64 { return max(0, r.log.Size()-r.unflushedBytes()) }
+
+// followers are the replicas that this one leads. It runs on the worker.
+func (r *replica) followers(now time.Duration) (all []follower) {
+	heard := map[uint64]time.Duration{}
+	for _, p := range r.shard.Status().Progress {
+		if p.RaftID == r.raftID {
+			continue
+		}
+		last, known := r.heard[p.RaftID]
+		if p.Active || !known { // a new one, or of a new leader, gets its time to be heard of
+			last = now
+		}
+		heard[p.RaftID] = last
+		all = append(all, follower{match: p.Match, snapshot: p.PendingSnapshot, silent: now - last})
+	}
+	r.heard = heard
+	return all
 }

@@ -21,13 +21,15 @@ type worker struct {
 	stopping bool
 
 	// The goroutine's own:
-	taken    inbox
-	replicas map[uint64]*replica
-	active   []*replica
-	out      shard.Output
-	outbox   outbox
-	held     bool  // since the last tick, something had to wait for room in the state store
-	logBytes int64 // of its replicas' logs, at the last tick
+	taken     inbox
+	replicas  map[uint64]*replica
+	active    []*replica
+	out       shard.Output
+	outbox    outbox
+	held      bool          // since the last tick, something had to wait for room in the state store
+	logBytes  int64         // of its replicas' logs, at the last tick
+	keptBytes int64         // of these logs, the same, what is there for other replicas
+	looked    time.Duration // when it last looked after them
 }
 
 // inbox is what waits for a worker.
@@ -134,7 +136,8 @@ func (w *worker) run() {
 // tick moves the shards' clocks, wakes those that have something to do, and tells
 // how much of their logs the state store does not have.
 func (w *worker) tick() {
-	logBytes := int64(0)
+	logBytes, keptBytes := int64(0), int64(0)
+	look := w.looksNow()
 	// Idle ones have records to evict, too, and must hear when there is room again.
 	all := w.held || w.b.budget.UsedBytes() > w.b.budget.MaxBytes
 	w.held = false
@@ -143,9 +146,14 @@ func (w *worker) tick() {
 			w.activate(r)
 		}
 		logBytes += r.unflushedBytes()
+		keptBytes += r.keptBytes()
+		if look {
+			w.lookAfter(r)
+		}
 	}
 	w.b.checkpoint.pressure.logBytes.Add(logBytes - w.logBytes)
-	w.logBytes = logBytes
+	w.b.checkpoint.kept.Add(keptBytes - w.keptBytes)
+	w.logBytes, w.keptBytes = logBytes, keptBytes
 }
 
 // close ends the goroutine; what is under way is failed as unavailable or
@@ -229,18 +237,30 @@ func (w *worker) takeAppended() (paced int) {
 		if r == nil || r.shard != a.Shard {
 			continue
 		}
-		for _, m := range a.Responses {
-			if m.GetTo() != r.raftID {
-				continue
-			}
-			if err := r.shard.Step(m); err != nil {
-				w.b.opts.Fatal(err)
-				return paced
-			}
+		if a.Snapshot != nil {
+			r.incoming.announced(a)
+			continue
 		}
-		w.activate(r)
+		if !w.stepResponses(r, a) {
+			return paced
+		}
 	}
 	return paced
+}
+
+// stepResponses tells a replica that its append is durable.
+func (w *worker) stepResponses(r *replica, a *shard.Append) (ok bool) {
+	for _, m := range a.Responses {
+		if m.GetTo() != r.raftID {
+			continue
+		}
+		if err := r.shard.Step(m); err != nil {
+			w.b.opts.Fatal(err)
+			return false
+		}
+	}
+	w.activate(r)
+	return true
 }
 
 // advance lets the active shards work. Their messages go first, so that the
@@ -260,6 +280,7 @@ func (w *worker) advance() {
 		if r.id != metaShard { // caches can always be deleted
 			r.shard.Hold(writes, replay)
 		}
+		before := len(w.out.Appends)
 		if err := r.shard.Advance(now, &w.out); err != nil {
 			w.b.opts.Fatal(fmt.Errorf("shard %d stopped: %w", r.id, err))
 			return
@@ -268,6 +289,9 @@ func (w *worker) advance() {
 			r.shard.Confirm(w.b.now(), &w.out)
 		}
 		w.takeChanges(r)
+		if r.incoming != nil {
+			w.holdBack(r, before)
+		}
 		r.owns.Store(r.shard.Owns())
 		r.operation.Store(r.shard.Stats().Operations)
 		w.openCursors()
@@ -302,6 +326,7 @@ func (w *worker) takeChanges(r *replica) {
 	}
 	if len(w.out.Messages) > 0 {
 		w.outbox.add(r, w.out.Messages)
+		w.sendSnapshots(r, w.out.Messages)
 		clear(w.out.Messages)
 		w.out.Messages = w.out.Messages[:0]
 	}
@@ -400,6 +425,9 @@ func (w *worker) drop(r *replica, err *felix.Error) {
 	if job := r.capture; job != nil {
 		r.capture = nil
 		job.abandon(r.shard.Table())
+	}
+	if r.incoming != nil {
+		r.incoming.drop()
 	}
 	r.shard.Close(err, &w.out)
 	w.sendBack(r)

@@ -1,0 +1,703 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/record"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// group is a replicated shard whose replicas fall behind, and catch up.
+type group struct {
+	t       *testing.T
+	pipes   *pipes
+	brokers []*Broker // by node, from 1
+	caches  []*cache
+	mems    map[uint64]*vfs.MemFS
+	disks   map[uint64]*diskFS
+	added   int64 // to each of the keys
+
+	mu     sync.Mutex
+	onStep func(node uint64, step string)
+}
+
+const groupKeys = 40
+
+// newGroup makes four brokers, of which three have a replica. Nothing is
+// checkpointed but where somebody asks for it.
+func newGroup(t *testing.T) *group {
+	g := &group{t: t, mems: map[uint64]*vfs.MemFS{}, disks: map[uint64]*diskFS{}}
+	g.pipes, g.brokers, g.caches = openReplicatedWith(t, 4, func(o *Options) {
+		g.mems[o.NodeID] = vfs.NewCrashableMem()
+		g.disks[o.NodeID] = &diskFS{FS: g.mems[o.NodeID]}
+		o.FS = g.disks[o.NodeID]
+		g.options(o)
+	})
+	g.add()
+	return g
+}
+
+func (g *group) options(o *Options) {
+	node := o.NodeID
+	o.CheckpointEvery = time.Hour
+	o.Cluster.OnStep = func(step string) {
+		g.mu.Lock()
+		f := g.onStep
+		g.mu.Unlock()
+		if f != nil {
+			f(node, step)
+		}
+	}
+}
+
+func (g *group) setOnStep(f func(node uint64, step string)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.onStep = f
+}
+
+// add adds 1 to all keys, through a broker that has links.
+func (g *group) add() {
+	g.t.Helper()
+	g.added++
+	for _, c := range g.caches {
+		if (pipe{g.pipes, c.b.node}).to(c.b.node) == nil {
+			continue
+		}
+		var ops []felix.Op
+		for k := range groupKeys {
+			ops = append(ops, add(fmt.Sprint("key ", k), 1))
+		}
+		mustDo(g.t, c, ops...)
+		return
+	}
+}
+
+func (g *group) replica(node uint64) *replica {
+	b := g.brokers[node-1]
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.replicas[sharedShard]
+}
+
+// onWorker runs f on the worker of a node's replica.
+func (g *group) onWorker(node uint64, f func(r *replica)) {
+	g.t.Helper()
+	r := g.replica(node)
+	if !r.worker.callWait(func() { f(r); r.worker.activate(r) }) {
+		g.t.Fatal("the worker is stopping")
+	}
+}
+
+func (g *group) status(node uint64) (s shard.Status) {
+	g.onWorker(node, func(r *replica) { s = r.shard.Status() })
+	return s
+}
+
+// linked are the brokers that have links.
+func (g *group) linked() (linked []*Broker) {
+	for _, b := range g.brokers {
+		if (pipe{g.pipes, b.node}).to(b.node) != nil {
+			linked = append(linked, b)
+		}
+	}
+	return linked
+}
+
+func (g *group) owner() (node uint64) {
+	g.t.Helper()
+	eventually(g.t, "somebody owns the shard", func() bool { node = owner(g.linked()); return node != 0 })
+	return node
+}
+
+// follower is a replica that does not lead.
+func (g *group) follower() uint64 { return g.owner()%3 + 1 }
+
+// checkpoint writes down all that is dirty at all brokers.
+func (g *group) checkpoint() {
+	g.t.Helper()
+	for _, b := range g.brokers {
+		if err := b.checkpoint.all(context.Background()); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+// forget drops the logs that the state covers, whoever needs them.
+func (g *group) forget() {
+	g.t.Helper()
+	g.checkpoint()
+	for _, b := range g.linked() {
+		if g.replica(b.node) == nil {
+			continue
+		}
+		g.onWorker(b.node, func(r *replica) {
+			if err := r.shard.Compact(r.flushed.Index); err != nil {
+				g.t.Error(err)
+			}
+		})
+	}
+}
+
+// lag makes a follower need a snapshot: it misses writes, whose log is gone.
+func (g *group) lag() (node uint64) {
+	g.t.Helper()
+	node = g.follower()
+	g.pipes.setCut(node, true)
+	g.add()
+	g.forget()
+	g.add()
+	return node
+}
+
+// heal gives a node its links back.
+func (g *group) heal(node uint64) { g.pipes.setCut(node, false) }
+
+// caughtUp waits until the replica has all that the owner has, then makes it the
+// owner, and looks at all keys in its own state.
+func (g *group) caughtUp(node uint64) {
+	g.t.Helper()
+	g.waitFor(node)
+	for owner(g.brokers) != node {
+		leads := g.owner()
+		g.waitFor(node)
+		g.onWorker(leads, func(r *replica) {
+			if r.raftID != 100+node && r.shard.Owns() {
+				r.shard.HandOver(100 + node)
+			}
+		})
+		eventually(g.t, "the shard is handed over", func() bool { return owner(g.brokers) != 0 && !g.status(leads).Leader })
+	}
+	var ops []felix.Op
+	for k := range groupKeys {
+		ops = append(ops, felix.Op{Kind: felix.Get, Key: []byte(fmt.Sprint("key ", k))})
+	}
+	for i, r := range mustDo(g.t, g.caches[node-1], ops...) {
+		if r.Int != g.added {
+			g.t.Fatalf("node %d has %d as the sum of key %d, want %d", node, r.Int, i, g.added)
+		}
+	}
+	g.clean(node)
+}
+
+func (g *group) waitFor(node uint64) {
+	g.t.Helper()
+	eventually(g.t, "the replica has caught up", func() bool {
+		leads := owner(g.linked())
+		if leads == 0 {
+			return false
+		}
+		want, got := g.status(leads), g.status(node)
+		return got.Applied >= want.Commit && want.Commit > 1 && !got.Installing
+	})
+}
+
+// clean sees that nothing is left of snapshots that were received.
+func (g *group) clean(node uint64) {
+	g.t.Helper()
+	eventually(g.t, "nothing is under way", func() bool {
+		idle := true
+		g.onWorker(node, func(r *replica) { idle = r.incoming == nil && len(r.transfers.list()) == 0 })
+		return idle && len(g.leftovers(node)) == 0
+	})
+}
+
+func (g *group) leftovers(node uint64) (names []string) {
+	g.t.Helper()
+	b := g.brokers[node-1]
+	all, err := b.opts.FS.List(b.dir.path("state"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, name := range all {
+		if strings.HasSuffix(name, ".tmp") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// join gives the fourth broker a replica, as a learner.
+func (g *group) join() {
+	g.t.Helper()
+	b := g.brokers[3]
+	if err := b.db.SetReplicas(map[uint64]record.Replica{sharedShard: {RaftID: 104, Consistency: byte(felix.Quorum)}}); err != nil {
+		g.t.Fatal(err)
+	}
+	if _, err := b.openReplica(b.routeOf(sharedShard), electionTicks); err != nil {
+		g.t.Fatal(err)
+	}
+	g.meet(4)
+	g.change(raftpb.ConfChangeAddLearnerNode, 104)
+}
+
+// meet tells all replicas where a node's is, and that one where the others are.
+func (g *group) meet(node uint64) {
+	for _, b := range g.brokers {
+		if g.replica(b.node) == nil {
+			continue
+		}
+		g.onWorker(b.node, func(r *replica) { r.learn(100+node, node) })
+		g.onWorker(node, func(r *replica) { r.learn(100+b.node, b.node) })
+	}
+}
+
+func (g *group) change(kind raftpb.ConfChangeType, raftID uint64) {
+	g.t.Helper()
+	eventually(g.t, "the configuration is changed", func() bool {
+		err := errors.New("no owner")
+		if leads := owner(g.linked()); leads != 0 {
+			g.onWorker(leads, func(r *replica) {
+				err = r.shard.ChangeConf(&raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{{Type: kind.Enum(), NodeId: &raftID}}})
+			})
+		}
+		return err == nil
+	})
+}
+
+// TestEmptyReplicaCatchesUp: a replica that begins with nothing gets a snapshot
+// while the shard is used, although nobody has checkpointed for hours, and then
+// serves.
+func TestEmptyReplicaCatchesUp(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	chunks, seen := atomic.Int64{}, atomic.Int64{}
+	g.pipes.onChunk = func(from, to uint64) error {
+		chunks.Add(1)
+		g.add() // the shard goes on
+		out, in := g.replica(from).transfers.list(), g.replica(to).transfers.list()
+		if len(out) == 1 && len(in) == 1 && out[0].Node == to && in[0].Node == from && !out[0].Incoming && in[0].Incoming && in[0].Stored > 0 {
+			seen.Add(in[0].Bytes)
+		}
+		return nil
+	}
+	g.join()
+	eventually(t, "a snapshot was sent", func() bool { return g.status(4).Applied > 1 })
+	g.waitFor(4)
+	g.pipes.onChunk = nil
+	g.change(raftpb.ConfChangeAddNode, 104)
+	eventually(t, "it votes", func() bool { return len(g.status(4).Conf.GetVoters()) == 4 })
+	g.caughtUp(4)
+	if chunks.Load() < 3 || seen.Load() == 0 {
+		t.Errorf("%d chunks, %d bytes were seen on their way", chunks.Load(), seen.Load())
+	}
+}
+
+// TestLaggingReplicaCatchesUpByLog: what a replica misses while it restarts is
+// kept in the log, also when it is in the state store; and dropped when the
+// replica has it.
+func TestLaggingReplicaCatchesUpByLog(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	node := g.follower()
+	g.pipes.setCut(node, true)
+	for range 5 {
+		g.add()
+		g.checkpoint()
+	}
+	leads := g.owner()
+	kept := int64(0)
+	g.onWorker(leads, func(r *replica) { kept = r.keptBytes() })
+	if kept == 0 {
+		t.Error("no log is kept for a replica that was just there")
+	}
+	b := g.brokers[leads-1]
+	eventually(t, "the broker knows how much it keeps", func() bool { return b.checkpoint.kept.Load() >= kept })
+	g.heal(node)
+	g.waitFor(node)
+	g.onWorker(leads, func(r *replica) {
+		r.worker.lookAfter(r)
+		if kept := r.keptBytes(); r.shard.Leader() && kept != 0 {
+			t.Errorf("%d bytes are kept for nobody", kept)
+		}
+	})
+	g.caughtUp(node)
+	if g.pipes.snapshots != 0 {
+		t.Errorf("%d snapshots were sent", g.pipes.snapshots)
+	}
+}
+
+// TestLaggingReplicaCatchesUpBySnapshot: one that has fallen behind the log, with
+// records that are dirty and a checkpoint under way.
+func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	node := g.lag()
+	var done atomic.Bool
+	g.setOnStep(func(at uint64, step string) {
+		if at == node && step == "install-staged" && done.CompareAndSwap(false, true) {
+			g.onWorker(node, func(r *replica) {
+				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(), captured: make(chan struct{}), finished: make(chan struct{})}
+			})
+		}
+	})
+	g.heal(node)
+	g.caughtUp(node)
+	if !done.Load() || g.pipes.snapshots == 0 {
+		t.Errorf("%d snapshots were sent", g.pipes.snapshots)
+	}
+	flushed := record.Applied{}
+	g.onWorker(node, func(r *replica) { flushed = r.flushed })
+	if on, _, err := g.brokers[node-1].db.Applied(sharedShard); err != nil || on.Index != flushed.Index {
+		t.Errorf("the state store has entry %d, %v, and the replica believes %d", on.Index, err, flushed.Index)
+	}
+}
+
+// restart abandons a broker, as a power cut does, and opens another one on what
+// it has left.
+func (g *group) restart(node uint64, left *vfs.MemFS) {
+	g.t.Helper()
+	g.pipes.setCut(node, true)
+	if err := closeBroker(g.brokers[node-1]); err != nil {
+		g.t.Error(err)
+	}
+	g.open(node, left)
+}
+
+// open opens a broker on a disk, in place of one that is closed.
+func (g *group) open(node uint64, left *vfs.MemFS) {
+	g.t.Helper()
+	o := Options{Dir: "data", NodeID: node, FS: &diskFS{FS: left}, net: pipe{g.pipes, node}, TickInterval: 10 * time.Millisecond,
+		RequestTimeout: 20 * time.Second, Workers: 2}
+	g.options(&o)
+	b := g.pipes.open(g.t, o)
+	g.brokers[node-1] = b
+	rt := b.addRoute(sharedShard, 1)
+	rt.setAsks([]uint64{1, 2, 3})
+	g.caches[node-1] = &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}}
+	if _, err := b.openReplica(rt, electionTicks); err != nil {
+		g.t.Fatal(err)
+	}
+	g.meet(node)
+	g.heal(node)
+}
+
+var installSteps = []string{"install-staged", "install-term", "install-state", "install-log"}
+
+// TestInstallIsCutShort cuts the power at each step of an install. The replica
+// comes back with the state of before or that of the snapshot, and catches up.
+func TestInstallIsCutShort(t *testing.T) {
+	t.Parallel()
+	for i, step := range installSteps {
+		for _, percent := range []int{0, 50} {
+			t.Run(fmt.Sprint(step, " ", percent), func(t *testing.T) {
+				t.Parallel()
+				g := newGroup(t)
+				node := g.lag()
+				before := g.status(node).Applied
+				var once sync.Once
+				left := make(chan *vfs.MemFS, 1)
+				g.setOnStep(func(at uint64, now string) {
+					if at != node || now != step {
+						return
+					}
+					once.Do(func() {
+						g.pipes.setCut(node, true)
+						disk := g.disks[node]
+						disk.reuse.Lock()
+						defer disk.reuse.Unlock()
+						left <- g.mems[node].CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rand.New(rand.NewPCG(uint64(i), 9))})
+					})
+				})
+				g.heal(node)
+				clone := <-left
+				g.setOnStep(func(uint64, string) {})
+				g.restart(node, clone)
+				flushed := record.Applied{}
+				g.onWorker(node, func(r *replica) { flushed = r.flushed })
+				if isNew := flushed.Index > before; isNew != (i >= 2) {
+					t.Errorf("after %s the state ends with entry %d, before it did with %d", step, flushed.Index, before)
+				}
+				g.add()
+				g.caughtUp(node)
+			})
+		}
+	}
+}
+
+// TestSnapshotToDeadPeer: when a stream breaks, Raft hears of it and tries again.
+func TestSnapshotToDeadPeer(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	node := g.lag()
+	var broken atomic.Int64
+	g.pipes.onChunk = func(_, to uint64) error {
+		if to == node && broken.Add(1)%2 == 0 && broken.Load() < 7 { // with the second chunk
+			return errCut
+		}
+		return nil
+	}
+	g.heal(node)
+	g.caughtUp(node)
+	if broken.Load() < 7 {
+		t.Errorf("%d chunks were sent", broken.Load())
+	}
+}
+
+// TestSnapshotsWaitForAPlace: no more than so many are sent at a time; Raft asks
+// again for the others.
+func TestSnapshotsWaitForAPlace(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	node := g.lag()
+	sending := g.brokers[g.owner()-1].sending
+	for range cap(sending) {
+		sending <- struct{}{}
+	}
+	g.heal(node)
+	leads := g.owner()
+	eventually(t, "the follower is heard of", func() bool {
+		for _, p := range g.status(leads).Progress {
+			if p.RaftID == 100+node && p.Active {
+				return true
+			}
+		}
+		return false
+	})
+	if g.pipes.snapshots != 0 {
+		t.Errorf("%d snapshots were sent", g.pipes.snapshots)
+	}
+	for range cap(sending) {
+		<-sending
+	}
+	g.caughtUp(node)
+}
+
+// offered is a snapshot of the shared shard for a replica, as its owner would
+// send it now.
+func (g *group) offered(node uint64) (peer.SnapshotHeader, func() ([]byte, error), func()) {
+	g.t.Helper()
+	leads := g.owner()
+	reader, err := g.brokers[leads-1].db.OpenSnapshot(sharedShard)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	term := g.status(leads).Term
+	m, err := snapshotMessage(&raftpb.Message{Type: raftpb.MsgSnap.Enum(), From: proto.Uint64(100 + leads), To: proto.Uint64(100 + node), Term: &term}, reader.Applied())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	chunks, buf := &snapshotChunks{from: reader}, make([]byte, 256)
+	return peer.SnapshotHeader{Shard: sharedShard, Message: m, Applied: record.AppendApplied(nil, reader.Applied())},
+		func() ([]byte, error) { return chunks.next(buf) }, reader.Close
+}
+
+// TestObsoleteSnapshot: what the replica does not need is thrown away.
+func TestObsoleteSnapshot(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	g.checkpoint()
+	node := g.follower()
+	g.add()
+	g.waitFor(node)
+	h, next, done := g.offered(node)
+	defer done()
+	before := g.status(node)
+	if err := g.brokers[node-1].takeSnapshot(g.owner(), h, next); err != nil {
+		t.Error(err)
+	}
+	if after := g.status(node); after.Applied < before.Applied || after.Installing {
+		t.Errorf("%+v became %+v", before, after)
+	}
+	g.clean(node)
+	g.add()
+	g.caughtUp(node)
+}
+
+// TestBadSnapshots: what a peer gets wrong is refused, and changes nothing.
+func TestBadSnapshots(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t)
+	node := g.lag() // it stays cut off, and so in need of one
+	b := g.brokers[node-1]
+	for name, spoil := range map[string]func(h *peer.SnapshotHeader, next func() ([]byte, error)) func() ([]byte, error){
+		"another shard": func(h *peer.SnapshotHeader, next func() ([]byte, error)) func() ([]byte, error) {
+			h.Shard = 999
+			return next
+		},
+		"not a state": func(h *peer.SnapshotHeader, next func() ([]byte, error)) func() ([]byte, error) {
+			h.Applied = []byte("x")
+			return next
+		},
+		"cut off": func(_ *peer.SnapshotHeader, next func() ([]byte, error)) func() ([]byte, error) {
+			return func() ([]byte, error) {
+				if _, err := next(); err != nil {
+					return nil, err
+				}
+				return nil, io.ErrUnexpectedEOF
+			}
+		},
+		"too few": func(*peer.SnapshotHeader, func() ([]byte, error)) func() ([]byte, error) {
+			return func() ([]byte, error) { return nil, io.EOF }
+		},
+		"nonsense": func(*peer.SnapshotHeader, func() ([]byte, error)) func() ([]byte, error) {
+			return func() ([]byte, error) { return []byte("nonsense"), nil }
+		},
+	} {
+		h, next, done := g.offered(node)
+		next = spoil(&h, next)
+		if err := b.takeSnapshot(g.owner(), h, next); err == nil {
+			t.Errorf("%s: it was taken", name)
+		}
+		done()
+		g.clean(node)
+	}
+	// One at a time; the sender of a higher term goes first when it asks again.
+	h, next, done := g.offered(node)
+	defer done()
+	wanted := func() bool { // while one is received
+		again, err := func() (peer.SnapshotHeader, error) {
+			other, more, close := g.offered(node)
+			defer close()
+			*other.Message.Term++
+			return other, b.takeSnapshot(g.owner(), other, more)
+		}()
+		return errors.Is(err, errReceiving) && again.Shard == sharedShard
+	}
+	first := true
+	err := b.takeSnapshot(g.owner(), h, func() ([]byte, error) {
+		if first && !wanted() {
+			t.Error("two snapshots at a time")
+		}
+		first = false
+		return next()
+	})
+	if !errors.Is(err, errVoid) {
+		t.Errorf("the one of the older term: %v", err)
+	}
+	g.clean(node)
+	g.heal(node)
+	g.caughtUp(node)
+}
+
+// TestStopDuringInstall: a broker stops at whatever step an install is, and its
+// directory can be opened again.
+func TestStopDuringInstall(t *testing.T) {
+	t.Parallel()
+	for _, step := range append([]string{"chunk"}, installSteps...) {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t)
+			node := g.lag()
+			b := g.brokers[node-1]
+			reached, stopped := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			halt := func(at uint64, now string) {
+				if at == node && now == step {
+					once.Do(func() { close(reached) })
+					<-stopped
+				}
+			}
+			g.setOnStep(halt)
+			g.pipes.onChunk = func(_, to uint64) error { halt(to, "chunk"); return nil }
+			g.heal(node)
+			<-reached
+			closed := make(chan error, 1)
+			go func() { closed <- closeBroker(b) }()
+			<-b.running.Done()
+			close(stopped)
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+			g.setOnStep(func(uint64, string) {})
+			g.open(node, g.mems[node])
+			g.caughtUp(node)
+		})
+	}
+}
+
+// TestDropDuringInstall: a replica is closed, and its data dropped, at whatever
+// step an install is. Nothing of it comes back.
+func TestDropDuringInstall(t *testing.T) {
+	t.Parallel()
+	for _, step := range append([]string{"chunk"}, installSteps...) {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t)
+			node := g.lag()
+			b := g.brokers[node-1]
+			reached, dropping := make(chan struct{}), make(chan struct{})
+			var once sync.Once
+			halt := func(at uint64, now string) {
+				if at == node && now == step {
+					once.Do(func() { close(reached); <-dropping })
+				}
+			}
+			g.setOnStep(halt)
+			g.pipes.onChunk = func(_, to uint64) error { halt(to, "chunk"); return nil }
+			g.heal(node)
+			<-reached
+			r := g.replica(node)
+			dropped := make(chan error, 1)
+			go func() {
+				b.release(b.routeOf(sharedShard), nil)
+				dropped <- b.dropData([]uint64{sharedShard})
+			}()
+			eventually(t, "the replica is closed", func() (closed bool) {
+				r.worker.callWait(func() { closed = r.closed })
+				return closed
+			})
+			close(dropping)
+			if err := <-dropped; err != nil {
+				t.Error(err)
+			}
+			eventually(t, "nothing is under way", func() bool { return len(r.transfers.list()) == 0 && len(g.leftovers(node)) == 0 })
+			if _, ok, err := b.db.Replica(sharedShard); ok || err != nil {
+				t.Errorf("the replica is still there: %v", err)
+			}
+			if _, ok, err := b.db.Applied(sharedShard); ok || err != nil {
+				t.Errorf("its state is still there: %v", err)
+			}
+		})
+	}
+}
+
+// TestOpenReplica: what the disk alone says is enough, and what contradicts the
+// metadata is refused.
+func TestOpenReplica(t *testing.T) {
+	t.Parallel()
+	b, _ := openOn(t, vfs.NewMem(), 1, nil)
+	if _, err := b.openReplica(b.addRoute(70, 1), 0); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a replica that the disk does not have: %v", err)
+	}
+	if err := b.db.SetReplicas(map[uint64]record.Replica{71: {RaftID: 9, Consistency: byte(felix.Leader)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.openShard(71, felix.Quorum, 0); err == nil || !strings.Contains(err.Error(), "another consistency") {
+		t.Errorf("another consistency: %v", err)
+	}
+	r, err := b.openReplica(b.addRoute(71, 1), electionTicks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.raftID != 9 || r.shard.Consistency() != felix.Leader || r.flushed.Index != 0 {
+		t.Errorf("%+v", r)
+	}
+	if err := b.checkpoint.all(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, ok, err := b.db.Applied(71); ok || err != nil {
+		t.Errorf("a replica that waits for its state has one: %v", err)
+	}
+	if got, want := leaseFor(50*time.Millisecond), 360*time.Millisecond; got != want {
+		t.Errorf("a lease is for %v, want %v", got, want)
+	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}
