@@ -18,6 +18,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 )
@@ -62,6 +63,20 @@ func (g *group) options(o *Options) {
 		if f != nil {
 			f(node, step)
 		}
+	}
+}
+
+// name tells a broker's metadata of the shard, so that it opens it again.
+func (g *group) name(node uint64) {
+	g.t.Helper()
+	s := placement.Shard{ID: sharedShard, NextRaft: 104, Prefer: 1}
+	for n := uint64(1); n <= 3; n++ {
+		s.Initial = append(s.Initial, 100+n)
+		s.Replicas = append(s.Replicas, placement.Replica{Raft: 100 + n, Node: n, Want: placement.Voter, Have: placement.Voter})
+	}
+	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: "shared", Replication: 3, Consistency: felix.Quorum.String(), CreatedAtMillis: 1, Shards: []placement.Shard{s}}
+	if _, err := g.brokers[node-1].nameCache(context.Background(), m); err != nil {
+		g.t.Fatal(err)
 	}
 }
 
@@ -377,12 +392,9 @@ func (g *group) open(node uint64, left *vfs.MemFS) {
 	g.options(&o)
 	b := g.pipes.open(g.t, o)
 	g.brokers[node-1] = b
-	rt := b.addRoute(sharedShard, 1)
+	rt := b.routeOf(sharedShard)
 	rt.setAsks([]uint64{1, 2, 3})
 	g.caches[node-1] = &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}}
-	if _, err := b.openReplica(rt, electionTicks); err != nil {
-		g.t.Fatal(err)
-	}
 	g.meet(node)
 	g.heal(node)
 }
@@ -399,6 +411,7 @@ func TestInstallIsCutShort(t *testing.T) {
 				t.Parallel()
 				g := newGroup(t)
 				node := g.lag()
+				g.name(node)
 				before := g.status(node).Applied
 				var once sync.Once
 				left := make(chan *vfs.MemFS, 1)
@@ -594,6 +607,7 @@ func TestStopDuringInstall(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
 			node := g.lag()
+			g.name(node)
 			b := g.brokers[node-1]
 			reached, stopped := make(chan struct{}), make(chan struct{})
 			var once sync.Once
