@@ -58,7 +58,8 @@ type Reset struct{ Index, Term uint64 }
 // knows), and that nothing may be acknowledged: it is not known what is on
 // disk.
 //
-// One goroutine calls it. It keeps nothing of the slice, but the entries.
+// What belongs to one shard comes one after the other; otherwise it is safe for
+// concurrent use. It keeps nothing of the slice, but the entries.
 func (l *Log) Commit(appends []Append) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()

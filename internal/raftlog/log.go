@@ -2,8 +2,9 @@
 // in one Pebble, so that one sync makes everything durable that all shards have
 // ready (group commit). Each Shard is a raft.Storage.
 //
-// One goroutine, the committer, calls Commit. Each shard's goroutine calls the
-// raft.Storage methods of its Shard, and Compact. What was committed last is
+// One goroutine, the committer, calls Commit, and for a shard whose state a
+// snapshot replaces, whoever does that, in its place. Each shard's goroutine calls
+// the raft.Storage methods of its Shard, and Compact. What was committed last is
 // also kept in memory, bounded per shard and in total, because raft reads it
 // back at once to apply it.
 //
@@ -65,7 +66,7 @@ type Options struct {
 	// ever, and Pebble may panic. It must not call the Log. nil panics.
 	Fatal func(error)
 	// OnSync is told how long each commit with a sync took, from the
-	// committer's goroutine; nil is nobody. It must be quick.
+	// committing goroutine; nil is nobody. It must be quick.
 	OnSync func(time.Duration)
 	// MemTableBytes is the size of Pebble's memtables, and with it of a WAL
 	// file. Entries compacted away before their memtable is full are never
