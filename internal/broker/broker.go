@@ -54,9 +54,10 @@ type Options struct {
 	MaxDirtyBytes   int64         // bound on records that are not in the state store yet; at it, writes wait
 	MaxLogBytes     int64         // bound on the logs of all shards, which a restart replays; at it, writes wait
 	SweepEvery      time.Duration // how often expired records are looked for
-	metaTimeout     time.Duration // these three only tests set
+	metaTimeout     time.Duration // these four only tests set
 	coverAfter      time.Duration
-	net             network
+	byHand          bool                  // once it is open, the broker does nothing that its metadata wants
+	net             func(*Broker) network // the others of a broker; nil: none, or those that Cluster tells of
 	Cluster         ClusterOptions
 	// ReplicationIsTarget lets a cache ask for more replicas than there are
 	// brokers; otherwise that is refused.
@@ -116,7 +117,6 @@ func (o *Options) setDefaults() {
 	set(&o.SweepEvery, time.Second)
 	set(&o.metaTimeout, metaTimeout)
 	set(&o.coverAfter, coverAfter)
-	set[network](&o.net, noPeers{})
 	set(&o.Cluster.ReplaceAfter, 5*time.Minute)
 	set(&o.Cluster.MaxClockOffset, 500*time.Millisecond)
 	set(&o.Cluster.GiveBackAfter, 5*time.Second)
@@ -174,9 +174,11 @@ type Broker struct {
 	routes   map[uint64]*route // by shard
 	meta     *cache
 	metaMu   sync.Mutex // serializes changes of the metadata on this broker
-	doubtful []doubt    // guarded by metaMu
 
-	seen atomic.Pointer[view]
+	rec         reconciler
+	viewMu      sync.Mutex           // held while the metadata is read
+	seen        atomic.Pointer[view] // as it was read last
+	metaApplied watermark            // how far the metadata's log is applied here
 
 	stopping     atomic.Bool            // HandOver was called
 	lookMu       sync.Mutex             // serializes changes of what follows
@@ -187,7 +189,7 @@ type Broker struct {
 	nextGiveBack time.Duration          // the reconciler's
 
 	stop       context.CancelFunc
-	background sync.WaitGroup // checkpointer, sweeper, router, resolver, watch
+	background sync.WaitGroup // checkpointer, sweeper, router, resolver, watch, reconciler
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
 	sending    chan struct{}  // the same, for snapshots
@@ -236,7 +238,7 @@ type replica struct {
 // waits until ctx ends.
 func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	o.setDefaults()
-	b := &Broker{opts: o, start: time.Now(), net: o.net, router: newRouter(), resolver: newResolver(),
+	b := &Broker{opts: o, start: time.Now(), net: noPeers{}, router: newRouter(), resolver: newResolver(), rec: newReconciler(),
 		clock: newWallClock(o.Cluster.MaxClockOffset), watchWake: make(chan struct{}, 1), entered: make(chan struct{}, 1),
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
@@ -274,6 +276,7 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	if err := syncDir(o.FS, o.Dir); err != nil { // log and state stand in it, before anything rests on them
 		return nil, fmt.Errorf("data directory %s: it cannot be synced: %w", o.Dir, err)
 	}
+	b.build()
 	if err = b.makeLinks(); err != nil {
 		return nil, err
 	}
@@ -295,22 +298,31 @@ func (b *Broker) join(ctx context.Context) error {
 	return b.openShards(ctx)
 }
 
-// run starts the goroutines.
-func (b *Broker) run() {
-	ctx, stop := context.WithCancel(context.Background())
-	b.running, b.stop = ctx, stop
+// build makes the parts of the broker that its goroutines share.
+func (b *Broker) build() {
 	b.committer = newCommitter(b)
 	b.checkpoint = newCheckpointer(b)
 	b.loaders, b.pagers = make(chan struct{}, maxLoaders), make(chan struct{}, maxPageReaders)
 	b.sending = make(chan struct{}, felix.MaxSnapshotStreams)
 	for range b.opts.Workers {
-		w := newWorker(b)
-		b.workers = append(b.workers, w)
+		b.workers = append(b.workers, newWorker(b))
+	}
+	if b.opts.net != nil {
+		b.net = b.opts.net(b)
+	}
+}
+
+// run starts the goroutines.
+func (b *Broker) run() {
+	ctx, stop := context.WithCancel(context.Background())
+	b.running, b.stop = ctx, stop
+	for _, w := range b.workers {
 		go w.run()
 	}
 	go b.committer.run()
 	b.background.Go(func() { b.router.run(ctx.Done(), b.mono) })
 	b.background.Go(func() { b.resolve(ctx) })
+	b.background.Go(func() { b.reconcile(ctx) })
 	b.background.Go(func() { b.watch(ctx) })
 	b.background.Go(func() { b.checkpoint.run(ctx) })
 	b.background.Go(func() { b.sweep(ctx) })

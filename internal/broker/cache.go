@@ -16,12 +16,13 @@ import (
 
 // cache implements felix.Cache: it splits batches by shard.
 type cache struct {
-	b        *Broker
-	scope    felix.Scope
-	settings felix.CacheSettings
-	created  int64
-	shards   []*route // by shard number
-	gone     atomic.Bool
+	b      *Broker
+	scope  felix.Scope
+	shards []*route // by shard number
+	gone   atomic.Bool
+	// meta is the newest record that this broker knows of the cache; nil of the
+	// metadata itself. Broker.mu guards it.
+	meta *cacheMeta
 }
 
 var (
@@ -247,7 +248,7 @@ func (b *Broker) finish(r *shard.Request) {
 		r.Batch.Done.OpsDone(r.Batch, r.Positions)
 		r.Batch = nil
 		requests.Put(r)
-	case shard.Scan:
+	case shard.Scan, shard.LocalScan:
 		close(r.Finished)
 		b.letGo(r)
 	default:

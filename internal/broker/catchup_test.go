@@ -43,7 +43,7 @@ const groupKeys = 40
 // checkpointed but where somebody asks for it.
 func newGroup(t *testing.T) *group {
 	g := &group{t: t, mems: map[uint64]*vfs.MemFS{}, disks: map[uint64]*diskFS{}}
-	g.pipes, g.brokers, g.caches = openReplicatedWith(t, 4, func(o *Options) {
+	g.pipes, g.brokers, g.caches = openByHand(t, 4, func(o *Options) {
 		g.mems[o.NodeID] = vfs.NewCrashableMem()
 		g.disks[o.NodeID] = &diskFS{FS: g.mems[o.NodeID]}
 		o.FS = g.disks[o.NodeID]
@@ -69,13 +69,12 @@ func (g *group) options(o *Options) {
 // name tells a broker's metadata of the shard, so that it opens it again.
 func (g *group) name(node uint64) {
 	g.t.Helper()
-	s := placement.Shard{ID: sharedShard, NextRaft: 104, Prefer: 1}
-	for n := uint64(1); n <= 3; n++ {
-		s.Initial = append(s.Initial, 100+n)
-		s.Replicas = append(s.Replicas, placement.Replica{Raft: 100 + n, Node: n, Want: placement.Voter, Have: placement.Voter})
+	m := &cacheMeta{Format: cacheMetaFormat, Tenant: "t", Namespace: "n", Name: "shared", Replication: 3, Consistency: "quorum", Shards: []placement.Shard{sharedPlacement(4)}}
+	op, err := metaSet(cacheKey(m.scope()), m, felix.IfAbsent, 0)
+	if err == nil {
+		_, err = g.brokers[node-1].metaDo(context.Background(), op)
 	}
-	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: "shared", Replication: 3, Consistency: felix.Quorum.String(), CreatedAtMillis: 1, Shards: []placement.Shard{s}}
-	if _, err := g.brokers[node-1].nameCache(context.Background(), m); err != nil {
+	if err != nil {
 		g.t.Fatal(err)
 	}
 }
@@ -387,14 +386,14 @@ func (g *group) restart(node uint64, left *vfs.MemFS) {
 // open opens a broker on a disk, in place of one that is closed.
 func (g *group) open(node uint64, left *vfs.MemFS) {
 	g.t.Helper()
-	o := Options{Dir: "data", NodeID: node, FS: &diskFS{FS: left}, net: pipe{g.pipes, node}, TickInterval: 10 * time.Millisecond,
+	o := Options{Dir: "data", NodeID: node, FS: &diskFS{FS: left}, TickInterval: 10 * time.Millisecond,
 		RequestTimeout: 20 * time.Second, Workers: 2}
 	g.options(&o)
 	b := g.pipes.open(g.t, o)
 	g.brokers[node-1] = b
 	rt := b.routeOf(sharedShard)
 	rt.setAsks([]uint64{1, 2, 3})
-	g.caches[node-1] = &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}}
+	g.caches[node-1] = &cache{b: b, shards: []*route{rt}}
 	g.meet(node)
 	g.heal(node)
 }
@@ -685,19 +684,23 @@ func TestDropDuringInstall(t *testing.T) {
 // metadata is refused.
 func TestOpenReplica(t *testing.T) {
 	t.Parallel()
-	b, _ := openOn(t, vfs.NewMem(), 1, nil)
+	b, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), byHand: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := b.openReplica(b.addRoute(70, 1), 0); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Errorf("a replica that the disk does not have: %v", err)
 	}
 	if err := b.db.SetReplicas(map[uint64]record.Replica{71: {RaftID: 9, Consistency: byte(felix.Leader)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.openShard(71, felix.Quorum, 0); err == nil || !strings.Contains(err.Error(), "another consistency") {
-		t.Errorf("another consistency: %v", err)
-	}
 	r, err := b.openReplica(b.addRoute(71, 1), electionTicks)
 	if err != nil {
 		t.Fatal(err)
+	}
+	named := &cacheMeta{Consistency: "quorum", Shards: []placement.Shard{placement.Sole(71, 1)}}
+	if err := b.sameLevel(named); err == nil || !strings.Contains(err.Error(), "another consistency") {
+		t.Errorf("another consistency: %v", err)
 	}
 	if r.raftID != 9 || r.shard.Consistency() != felix.Leader || r.flushed.Index != 0 {
 		t.Errorf("%+v", r)

@@ -26,6 +26,8 @@ type network interface {
 	Status(ctx context.Context, node uint64) (*peerv1.StatusResponse, error)
 	// SendSnapshot sends a snapshot; see peer.Network.
 	SendSnapshot(ctx context.Context, node uint64, h peer.SnapshotHeader, next func(buf []byte) (chunk []byte, err error)) error
+	// AwaitMeta waits until a node has acted on the metadata up to index.
+	AwaitMeta(ctx context.Context, node, index uint64) error
 }
 
 // noPeers is the network of a broker that is alone.
@@ -47,6 +49,8 @@ func (noPeers) Status(context.Context, uint64) (*peerv1.StatusResponse, error) {
 func (noPeers) SendSnapshot(_ context.Context, node uint64, _ peer.SnapshotHeader, _ func([]byte) ([]byte, error)) error {
 	return felix.Errorf(felix.Unavailable, "node %d is no peer", node)
 }
+
+func (noPeers) AwaitMeta(context.Context, uint64, uint64) error { return errUnreached }
 
 var (
 	errUnheard = &felix.Error{Code: felix.OutcomeUnknown,
@@ -214,7 +218,7 @@ func (in *inbound) fill(rt *route) {
 			r.Bytes += opBytes(&c.Batch.Ops[p])
 		}
 	case peer.CallScan:
-		r.Kind, r.Scan, r.MaxPageBytes = shard.Scan, c.Scan, felix.MaxScanPageBytes/rt.shards
+		r.Kind, r.Scan, r.MaxPageBytes = shard.Scan, c.Scan, felix.MaxScanPageBytes/int(rt.shards.Load())
 	case peer.CallCount:
 		r.Kind = shard.Count
 	case peer.CallClear:

@@ -8,75 +8,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/placement"
-	"github.com/felix-go/felix/internal/record"
 )
 
-// testCluster is brokers over pipes with one metadata.
+// testCluster is brokers over pipes.
 type testCluster struct {
 	t       *testing.T
 	pipes   *pipes
 	brokers []*Broker // by node id, from 1
-	stop    context.CancelFunc
-	loops   sync.WaitGroup
 }
 
 func openCluster(t *testing.T, n int, change func(*Options)) *testCluster {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	c := &testCluster{t: t, pipes: &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}, stop: stop}
-	t.Cleanup(c.close)
-	for range n {
-		c.add(ctx, change)
-	}
-	return c
-}
-
-func (c *testCluster) close() {
-	c.stop()
-	c.loops.Wait()
-	var closing sync.WaitGroup
-	for _, b := range c.brokers {
-		closing.Go(func() {
-			if err := closeBroker(b); err != nil {
-				c.t.Error(err)
-			}
-		})
-	}
-	closing.Wait()
-}
-
-// add opens one more broker, which takes the metadata of the first one.
-func (c *testCluster) add(ctx context.Context, change func(*Options)) *Broker {
-	c.t.Helper()
-	node := uint64(len(c.brokers) + 1)
-	o := Options{Dir: "data", FS: vfs.NewMem(), net: pipe{c.pipes, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
-		RequestTimeout: 20 * time.Second, Workers: 2, ReplicationIsTarget: true}
-	if change != nil {
-		change(&o)
-	}
-	b, err := Open(context.Background(), o)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if node > 1 {
-		b.release(b.routeOf(metaShard), nil)
-		if err := b.dropData([]uint64{metaShard}); err != nil {
-			c.t.Fatal(err)
+	p, brokers := openPiped(t, n, func(_ uint64, o *Options) {
+		o.ReplicationIsTarget = true
+		if change != nil {
+			change(o)
 		}
-		b.routeOf(metaShard).setAsks([]uint64{1, 2, 3})
-		c.must(c.brokers[0].metaWrite(ctx, []felix.Op{c.op(metaSet(nodeKey(node), &nodeMeta{Format: nodeMetaFormat, ID: node,
-			StoreID: b.dir.id().StoreID, Features: supportedFeatures(), State: nodeActive, Starts: 1}, felix.IfAbsent, 0))}))
-	}
-	c.brokers = append(c.brokers, b)
-	c.pipes.mu.Lock()
-	c.pipes.brokers[node] = b
-	c.pipes.mu.Unlock()
-	c.loops.Go(func() { c.reconcile(ctx, b) })
-	return b
+	})
+	return &testCluster{t, p, brokers}
 }
 
 func (c *testCluster) must(err error) {
@@ -84,82 +35,6 @@ func (c *testCluster) must(err error) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-}
-
-func (c *testCluster) op(op felix.Op, err error) felix.Op {
-	c.must(err)
-	return op
-}
-
-func (c *testCluster) reconcile(ctx context.Context, b *Broker) {
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		read, cancel := context.WithTimeout(ctx, time.Second)
-		v, err := b.confirmedView(read)
-		cancel()
-		if err != nil {
-			continue
-		}
-		for id, s := range v.placements() {
-			c.place(b, id, s)
-		}
-		b.stepConfs(ctx, v)
-		if r := b.routeOf(metaShard).here.Load(); r != nil && r.owns.Load() {
-			b.drive(ctx, v)
-		}
-	}
-}
-
-// place makes or drops the broker's replica of a shard. New ones wait for a
-// snapshot.
-func (c *testCluster) place(b *Broker, id uint64, s *placement.Shard) {
-	rt := b.addRoute(id, 1)
-	var asks []uint64
-	var mine uint64
-	for _, r := range s.Replicas {
-		asks = append(asks, r.Node)
-		if r.Node == b.node && (mine == 0 || r.Want != placement.Gone) {
-			mine = r.Raft
-		}
-	}
-	rt.setAsks(asks)
-	have := rt.local
-	if have != nil && have.raftID != mine {
-		b.release(rt, nil)
-		if err := b.dropData([]uint64{id}); err != nil {
-			c.t.Error(err)
-		}
-		have = nil
-	}
-	if have == nil && s.ReplicaOn(b.node) != 0 {
-		err := b.db.SetReplicas(map[uint64]record.Replica{id: {RaftID: mine, Consistency: byte(felix.Quorum)}})
-		if err == nil {
-			have, err = b.openReplica(rt, electionTicks)
-		}
-		if err != nil {
-			c.t.Error(err)
-			return
-		}
-	}
-	if have != nil {
-		have.worker.callWait(func() { have.learnNodes(s) })
-	}
-}
-
-// cacheOn is a cache as a broker sees it that did not make it.
-func (c *testCluster) cacheOn(b *Broker, m *cacheMeta) *cache {
-	k := &cache{b: b, scope: m.scope(), settings: felix.CacheSettings{Shards: len(m.Shards)}}
-	for _, id := range m.shardIDs() {
-		k.shards = append(k.shards, b.addRoute(id, len(m.Shards)))
-		k.shards[len(k.shards)-1].setAsks([]uint64{1})
-	}
-	return k
 }
 
 // meta is the metadata as it is.
@@ -219,9 +94,10 @@ type load struct {
 
 func (c *testCluster) load() *load {
 	l := &load{c: c, stop: make(chan struct{})}
-	m := c.meta().caches[testScope]
 	for _, b := range c.brokers {
-		k := c.cacheOn(b, m)
+		found, err := b.Cache(context.Background(), testScope)
+		c.must(err)
+		k := found.(*cache)
 		l.caches = append(l.caches, k)
 		l.all.Go(func() {
 			for i := 0; ; i++ {

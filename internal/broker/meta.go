@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/felix-go/felix"
@@ -50,56 +51,34 @@ func (b *Broker) metaWrite(ctx context.Context, ops []felix.Op) error {
 	return nil
 }
 
-// firstRecords are what the metadata of a cluster of one begins with, for the
+// firstRecords are what the metadata of a new cluster begins with, for the
 // identity that the directory has or is about to get. The cluster's own record
 // comes last: where it is, all of them are.
 func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
 	now := b.opts.Wall()
-	node, err := metaSet(nodeKey(id.NodeID), &nodeMeta{Format: nodeMetaFormat, ID: id.NodeID, StoreID: id.StoreID,
-		Features: supportedFeatures(), State: nodeActive, Starts: id.Starts}, felix.IfAbsent, 0)
-	cluster, clusterErr := metaSet([]byte(clusterKey), &clusterMeta{Format: clusterMetaFormat, ClusterID: id.ClusterID,
-		CreatedAtMillis: now, Shard: placement.Sole(metaShard, id.NodeID)}, felix.IfAbsent, 0)
-	feature, featureErr := metaSet([]byte(featurePrefix+leaseFreeReads),
-		&featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now}, felix.IfAbsent, 0)
-	if err := errors.Join(err, clusterErr, featureErr); err != nil {
-		return nil, err
+	var ops []felix.Op
+	var errs []error
+	put := func(key []byte, m any) {
+		op, err := metaSet(key, m, felix.IfAbsent, 0)
+		ops, errs = append(ops, op), append(errs, err)
 	}
-	if !isNew {
-		return []felix.Op{node, cluster}, nil
-	}
-	return []felix.Op{node, feature, cluster}, nil
-}
-
-// openCache opens the shards of a cache and publishes it. silent is as for
-// openReplica.
-func (b *Broker) openCache(m *cacheMeta, silent int) (*cache, error) {
-	consistency, err := felix.ParseConsistency(m.Consistency)
-	if err != nil {
-		return nil, fmt.Errorf("the metadata of cache %s: %w", m.scope(), err)
-	}
-	c := &cache{b: b, scope: m.scope(), created: m.CreatedAtMillis,
-		settings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency}}
-	for _, id := range m.shardIDs() {
-		c.shards = append(c.shards, b.addRoute(id, len(m.Shards)))
-		if _, err := b.openShard(id, consistency, silent); err != nil {
-			return nil, err
+	for _, f := range id.Founders {
+		n := &nodeMeta{Format: nodeMetaFormat, ID: f.ID, StoreID: f.StoreID, PeerAddr: f.PeerAddr, Features: supportedFeatures(), State: nodeActive}
+		if f.ID == id.NodeID { // the others say the rest of themselves
+			b.describeSelf(n)
+			n.Starts = id.Starts
 		}
+		put(nodeKey(f.ID), n)
 	}
-	b.mu.Lock()
-	b.caches[c.scope] = c
-	b.mu.Unlock()
-	return c, nil
+	if isNew {
+		put([]byte(featurePrefix+leaseFreeReads), &featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now})
+	}
+	put([]byte(clusterKey), &clusterMeta{Format: clusterMetaFormat, ClusterID: id.ClusterID, CreatedAtMillis: now, Shard: metaPlacement(id.Founders)})
+	return ops, errors.Join(errs...)
 }
 
-// metaDo runs one operation on the meta shard. A change is waited for even if
-// whoever asked for it has gone: it will take effect all the same, and this
-// broker must not go on as if it had not.
+// metaDo runs one operation on the meta shard.
 func (b *Broker) metaDo(ctx context.Context, op felix.Op) (felix.Reply, error) {
-	if op.Mutates() {
-		waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.opts.metaTimeout)
-		defer cancel()
-		ctx = waiting
-	}
 	replies, err := felix.Do(ctx, b.meta, op)
 	if err != nil {
 		return felix.Reply{}, err
@@ -110,31 +89,111 @@ func (b *Broker) metaDo(ctx context.Context, op felix.Op) (felix.Reply, error) {
 	return replies[0], nil
 }
 
-// normalize fills in defaults and checks bounds.
-func (b *Broker) normalize(s felix.CacheSettings) (felix.CacheSettings, error) {
+// changing is the context of a change of the metadata that was asked for in ctx.
+// It goes on if whoever asked has gone: a change that was begun will mostly take
+// effect all the same, and what follows from it must not be left out.
+func (b *Broker) changing(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, is := ctx.Deadline()
+	if latest := time.Now().Add(b.opts.metaTimeout); !is || deadline.After(latest) {
+		deadline = latest
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+}
+
+// metaChanged waits until all brokers that can be reached, this one first, have
+// acted on what was changed so far in the metadata.
+func (b *Broker) metaChanged(ctx context.Context) error {
+	index, err := b.barrier(ctx)
+	if err != nil {
+		return err
+	}
+	if err := b.awaitMeta(ctx, index); err != nil {
+		return err
+	}
+	b.awaitOthers(ctx, index)
+	return nil
+}
+
+// othersTimeout is how long a change of the metadata waits for other brokers to
+// act on it.
+const othersTimeout = 2 * time.Second
+
+// awaitOthers waits until the other brokers that can be reached have acted on the
+// metadata up to index. Those that cannot will before they serve again anybody
+// who has heard of it from others.
+func (b *Broker) awaitOthers(ctx context.Context, index uint64) {
+	ctx, cancel := context.WithTimeout(ctx, othersTimeout)
+	defer cancel()
+	var waiting sync.WaitGroup
+	up := b.reached()
+	for id, n := range b.view().nodes {
+		if id == b.node || n.State == nodeRemoved || !up[id] {
+			continue
+		}
+		waiting.Go(func() {
+			if err := b.net.AwaitMeta(ctx, id, index); err != nil {
+				b.opts.Logger.Debug("a broker has not acted on a change of the metadata yet", "node", id, "err", err)
+			}
+		})
+	}
+	waiting.Wait()
+}
+
+// usable are the brokers that can have caches.
+func (b *Broker) usable(v *view) (nodes []placement.Node) {
+	up := b.reached()
+	for id, n := range v.nodes {
+		if n.State == nodeActive {
+			nodes = append(nodes, placement.Node{ID: id, Up: up[id]})
+		}
+	}
+	return nodes
+}
+
+// normalize fills in defaults and checks bounds, with so many brokers.
+func (b *Broker) normalize(s felix.CacheSettings, brokers int) (felix.CacheSettings, error) {
 	if s.Shards == 0 {
 		s.Shards = felix.DefaultShards
 	}
 	if s.Shards < 1 || s.Shards > felix.MaxShardsPerCache {
 		return s, felix.Errorf(felix.InvalidArgument, "%d shards: a cache has 1 to %d", s.Shards, felix.MaxShardsPerCache)
 	}
-	if s.Replication == 0 {
+	switch {
+	case s.Replication != 0:
+	case brokers >= defaultReplication:
+		s.Replication = defaultReplication
+	default:
 		s.Replication = 1
 	}
 	if s.Consistency > felix.Leader {
 		return s, felix.Errorf(felix.InvalidArgument, "consistency %d is not known: it is quorum or leader", s.Consistency)
 	}
-	return s, b.checkReplication(s.Replication)
+	return s, b.checkReplication(s.Replication, brokers)
 }
 
-func (b *Broker) checkReplication(n int) error {
+// defaultReplication is how many replicas a cache has where there are as many
+// brokers: one may be lost and the others still are a majority.
+const defaultReplication = 3
+
+func (b *Broker) checkReplication(n, brokers int) error {
 	if n < 1 || n > felix.MaxReplication {
 		return felix.Errorf(felix.InvalidArgument, "replication %d: it is 1 to %d", n, felix.MaxReplication)
 	}
-	if n > 1 && !b.opts.ReplicationIsTarget {
-		return felix.Errorf(felix.InvalidArgument, "replication %d needs %d brokers, there is 1: use --replication 1", n, n)
+	if n > brokers && !b.opts.ReplicationIsTarget {
+		return felix.Errorf(felix.InvalidArgument, "replication %d needs %d brokers, there %s: use --replication %d", n, n, areBrokers(brokers, ""), max(1, brokers))
 	}
 	return nil
+}
+
+// areBrokers says how many there are.
+func areBrokers(n int, noun string) string {
+	if n == 1 {
+		return "is 1" + noun
+	}
+	if noun != "" {
+		noun += "s"
+	}
+	return fmt.Sprintf("are %d%s", n, noun)
 }
 
 // CreateCache implements felix.Service.
@@ -142,156 +201,116 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 	if err := scope.Validate(); err != nil {
 		return info, false, "", err
 	}
-	asked := settings
-	if settings, err = b.normalize(settings); err != nil {
-		return info, false, "", err
-	}
+	ctx, cancel := b.changing(ctx)
+	defer cancel()
 	b.metaMu.Lock()
 	defer b.metaMu.Unlock()
-	c := b.cacheAt(scope)
-	if c == nil {
-		if c, created, err = b.makeCache(ctx, scope, settings); err != nil {
+	for {
+		v, err := b.confirmedView(ctx)
+		if err != nil {
 			return info, false, "", err
 		}
+		asked := settings
+		nodes := b.usable(v)
+		asked, err = b.normalize(asked, len(nodes))
+		if err != nil {
+			return info, false, "", err
+		}
+		if m := v.caches[scope]; m != nil {
+			info, err = b.sameCache(ctx, m, asked, settings.Replication == 0)
+			return info, false, replicasWarning(info, len(nodes)), err
+		}
+		c, err := b.makeCache(ctx, v, nodes, scope, asked)
+		if err != nil {
+			return info, false, "", err
+		}
+		if c != nil {
+			info = b.info(c, felix.RecordCount{}) // nobody could write to it yet
+			return info, true, replicasWarning(info, len(nodes)), b.awaitShards(ctx, c)
+		}
 	}
-	if created {
-		info = b.info(c, felix.RecordCount{}) // nobody could write to it yet
-		return info, true, replicasWarning(info), nil
-	}
-	if asked.Replication == 0 {
-		settings.Replication = c.settings.Replication // not asked for: as it is
-	}
-	if have := c.settings; have != settings {
-		return info, false, "", felix.Errorf(felix.AlreadyExists,
-			"cache %s exists with other settings: %d shards, replication %d, consistency %s", scope, have.Shards, have.Replication, have.Consistency)
-	}
-	if info, err = b.describe(ctx, c); err != nil {
-		return info, false, "", err
-	}
-	return info, false, replicasWarning(info), nil
 }
 
-func replicasWarning(info felix.CacheInfo) string {
-	if info.Replicas >= info.Replication {
+// sameCache describes a cache that exists, if it has these settings.
+func (b *Broker) sameCache(ctx context.Context, m *cacheMeta, settings felix.CacheSettings, anyReplication bool) (felix.CacheInfo, error) {
+	c := b.know(m)
+	have := b.info(c, felix.RecordCount{}).CacheSettings
+	if anyReplication {
+		settings.Replication = have.Replication
+	}
+	if have != settings {
+		return felix.CacheInfo{}, felix.Errorf(felix.AlreadyExists,
+			"cache %s exists with other settings: %d shards, replication %d, consistency %s", m.scope(), have.Shards, have.Replication, have.Consistency)
+	}
+	return b.describe(ctx, c)
+}
+
+func replicasWarning(info felix.CacheInfo, brokers int) string {
+	switch {
+	case info.Replicas >= info.Replication:
 		return ""
+	case brokers >= info.Replication:
+		return fmt.Sprintf("replicas %d/%d: more are being made", info.Replicas, info.Replication)
 	}
-	return fmt.Sprintf("replicas %d/%d: there is 1 broker; more replicas are made as brokers join", info.Replicas, info.Replication)
+	return fmt.Sprintf("replicas %d/%d: there %s; more replicas are made as brokers join", info.Replicas, info.Replication, areBrokers(brokers, " broker"))
 }
 
-// makeCache makes a cache, or opens the one that an earlier attempt has made
-// whose answer was lost. metaMu is held.
-func (b *Broker) makeCache(ctx context.Context, scope felix.Scope, settings felix.CacheSettings) (c *cache, created bool, err error) {
-	b.mu.RLock()
-	caches, shards := len(b.caches), len(b.replicas)
-	b.mu.RUnlock()
-	if caches >= felix.MaxCaches || shards+settings.Shards > felix.MaxShards {
-		return nil, false, felix.Errorf(felix.ResourceExhausted,
-			"the broker has %d caches and %d shards, at most %d and %d are allowed: remove caches or use fewer shards", caches, shards, felix.MaxCaches, felix.MaxShards)
-	}
-	if err := b.settle(ctx); err != nil {
-		return nil, false, err
+// makeCache gives a cache its name, with all its placements, upon which the
+// brokers make its shards. It answers nil if the name was given meanwhile. metaMu
+// is held.
+func (b *Broker) makeCache(ctx context.Context, v *view, nodes []placement.Node, scope felix.Scope, settings felix.CacheSettings) (*cache, error) {
+	if len(v.caches) >= felix.MaxCaches {
+		return nil, felix.Errorf(felix.ResourceExhausted, "there are %d caches, as many as are allowed: remove caches", len(v.caches))
 	}
 	reply, err := b.metaDo(ctx, felix.Op{Kind: felix.Add, Key: []byte(nextShardKey), Int: int64(settings.Shards)})
 	if err != nil {
-		return nil, false, err
-	}
-	m := &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache,
-		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall()}
-	for i := range settings.Shards {
-		id := metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
-		m.Shards = append(m.Shards, placement.Sole(id, b.node))
-	}
-	// First the shards, then the name: what a crash leaves behind in between
-	// is dropped at the next start.
-	if err := b.bootstrap(settings.Consistency, m.Shards...); err != nil {
-		return nil, false, err
-	}
-	if created, err = b.nameCache(ctx, m); err != nil {
-		return nil, false, err
-	}
-	silent := 0
-	if !created {
-		if m, err = b.readCache(ctx, scope); err != nil {
-			return nil, false, err
-		}
-		silent = electionTicks
-	}
-	c, err = b.openCache(m, silent)
-	return c, created, err
-}
-
-// nameCache gives a cache whose shards have been made its name, and drops the
-// shards if that fails or the name is taken. Where it is not known whether it
-// failed, settle drops them later. metaMu is held.
-func (b *Broker) nameCache(ctx context.Context, m *cacheMeta) (named bool, err error) {
-	op, err := metaSet(cacheKey(m.scope()), m.newest(), felix.IfAbsent, 0)
-	if err != nil {
-		return false, err
-	}
-	put, err := b.metaDo(ctx, op)
-	switch {
-	case err == nil && put.Applied:
-		return true, nil
-	case err != nil && felix.AsError(err).MayBeApplied():
-		b.doubtful = append(b.doubtful, doubt{m.scope(), m.shardIDs()})
-		return false, err
-	}
-	return false, errors.Join(err, b.dropData(m.shardIDs()))
-}
-
-// doubt is a cache that is perhaps in the metadata and perhaps not, with these
-// shards.
-type doubt struct {
-	scope  felix.Scope
-	shards []uint64
-}
-
-// settle finds out which of the caches that earlier attempts have left in doubt
-// are in the metadata, and drops the shards of the others, so that these do not
-// add up. metaMu is held.
-func (b *Broker) settle(ctx context.Context) error {
-	for len(b.doubtful) > 0 {
-		d := b.doubtful[0]
-		named, err := b.readCache(ctx, d.scope)
-		if err != nil && felix.AsError(err).Code != felix.CacheNotFound {
-			return err
-		}
-		if err != nil || !slices.Equal(named.shardIDs(), d.shards) {
-			if err := b.dropData(d.shards); err != nil {
-				return err
-			}
-		}
-		b.doubtful = b.doubtful[1:]
-	}
-	return nil
-}
-
-func (b *Broker) cacheAt(scope felix.Scope) *cache {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.caches[scope]
-}
-
-func (b *Broker) find(scope felix.Scope) (*cache, error) {
-	if err := scope.Validate(); err != nil {
 		return nil, err
 	}
-	c := b.cacheAt(scope)
-	if c == nil {
-		return nil, felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
+	ids := make([]uint64, settings.Shards)
+	for i := range ids {
+		ids[i] = metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
 	}
-	return c, nil
+	m := &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache, Format: cacheMetaFormat,
+		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall(),
+		Shards: placement.Create(nodes, v.load(), ids, settings.Replication)}
+	for i := range m.Shards {
+		if len(m.Shards[i].Replicas) < min(settings.Replication, len(nodes)) || len(nodes) == 0 {
+			return nil, felix.Errorf(felix.ResourceExhausted,
+				"the %d brokers have no room for %d shards with %d replicas, each has at most %d replicas: remove caches, use fewer shards or add brokers",
+				len(nodes), settings.Shards, settings.Replication, felix.MaxShards)
+		}
+	}
+	op, err := metaSet(cacheKey(scope), m, felix.IfAbsent, 0)
+	if err != nil {
+		return nil, err
+	}
+	if reply, err = b.metaDo(ctx, op); err != nil || !reply.Applied {
+		return nil, err
+	}
+	m.version = reply.Version
+	return b.know(m), nil
 }
 
-func (b *Broker) describe(ctx context.Context, c *cache) (felix.CacheInfo, error) {
-	counts, err := c.Count(ctx)
-	return b.info(c, counts), err
+// load is what the nodes have to do for the caches.
+func (v *view) load() placement.Load {
+	var all []placement.Shard
+	for _, m := range v.caches {
+		all = append(all, m.Shards...)
+	}
+	return placement.LoadOf(all)
 }
 
-func (b *Broker) info(c *cache, counts felix.RecordCount) felix.CacheInfo {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return felix.CacheInfo{Scope: c.scope, CacheSettings: c.settings, Replicas: 1, CreatedAtMillis: c.created, Counts: counts}
+// awaitShards waits until every shard of a new cache answers, and all brokers know
+// it. If that takes too long, the cache is there all the same.
+func (b *Broker) awaitShards(ctx context.Context, c *cache) error {
+	err := b.metaChanged(ctx)
+	if err == nil {
+		_, err = c.Count(ctx)
+	}
+	if err != nil {
+		return felix.Errorf(felix.OutcomeUnknown, "cache %s was made, but not all of its shards serve yet: %v", c.scope, err)
+	}
+	return nil
 }
 
 // Caches implements felix.Service.
@@ -306,21 +325,22 @@ func (b *Broker) Caches(ctx context.Context, tenant, namespace string) ([]felix.
 			return nil, err
 		}
 	}
-	b.mu.RLock()
-	var found []*cache
-	for scope, c := range b.caches {
+	v, err := b.confirmedView(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var found []*cacheMeta
+	for scope, m := range v.caches {
 		if (tenant == "" || scope.Tenant == tenant) && (namespace == "" || scope.Namespace == namespace) {
-			found = append(found, c)
+			found = append(found, m)
 		}
 	}
-	b.mu.RUnlock()
-	slices.SortFunc(found, func(x, y *cache) int {
-		return cmp.Or(strings.Compare(x.scope.Tenant, y.scope.Tenant), strings.Compare(x.scope.Namespace, y.scope.Namespace),
-			strings.Compare(x.scope.Cache, y.scope.Cache))
+	slices.SortFunc(found, func(x, y *cacheMeta) int {
+		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
 	})
 	var infos []felix.CacheInfo
-	for _, c := range found {
-		info, err := b.describe(ctx, c)
+	for _, m := range found {
+		info, err := b.describe(ctx, b.know(m))
 		if errors.Is(err, errCacheGone) {
 			continue
 		}
@@ -334,7 +354,7 @@ func (b *Broker) Caches(ctx context.Context, tenant, namespace string) ([]felix.
 
 // CacheInfo implements felix.Service.
 func (b *Broker) CacheInfo(ctx context.Context, scope felix.Scope) (felix.CacheInfo, error) {
-	c, err := b.find(scope)
+	c, err := b.find(ctx, scope)
 	if err != nil {
 		return felix.CacheInfo{}, err
 	}
@@ -342,15 +362,15 @@ func (b *Broker) CacheInfo(ctx context.Context, scope felix.Scope) (felix.CacheI
 }
 
 // Cache implements felix.Service.
-func (b *Broker) Cache(_ context.Context, scope felix.Scope) (felix.Cache, error) {
-	c, err := b.find(scope)
+func (b *Broker) Cache(ctx context.Context, scope felix.Scope) (felix.Cache, error) {
+	c, err := b.find(ctx, scope)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// readCache reads one cache's metadata.
+// readCache reads one cache's metadata, as its owner has it.
 func (b *Broker) readCache(ctx context.Context, scope felix.Scope) (*cacheMeta, error) {
 	reply, err := b.metaDo(ctx, felix.Op{Kind: felix.Get, View: felix.ViewValue, Key: cacheKey(scope)})
 	if err != nil {
@@ -359,54 +379,64 @@ func (b *Broker) readCache(ctx context.Context, scope felix.Scope) (*cacheMeta, 
 	if reply.Found == felix.NoRecord {
 		return nil, felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
 	}
-	return parseCacheMeta(string(cacheKey(scope)), reply.Value, reply.Version)
+	m, err := parseCacheMeta(string(cacheKey(scope)), reply.Value, reply.Version)
+	if err != nil {
+		b.mustRead(badMeta{err})
+	}
+	return m, err
 }
 
 // SetReplication implements felix.Service. The records are counted first: once
 // the change is made, nothing may fail as if it were not.
 func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replication int) (info felix.CacheInfo, warning string, err error) {
-	if err := b.checkReplication(replication); err != nil {
+	if err := scope.Validate(); err != nil {
 		return info, "", err
 	}
+	ctx, cancel := b.changing(ctx)
+	defer cancel()
 	b.metaMu.Lock()
 	defer b.metaMu.Unlock()
-	c, err := b.find(scope)
+	v, err := b.confirmedView(ctx)
 	if err != nil {
 		return info, "", err
 	}
+	brokers := len(b.usable(v))
+	if err := b.checkReplication(replication, brokers); err != nil {
+		return info, "", err
+	}
+	m := v.caches[scope]
+	if m == nil {
+		return info, "", felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
+	}
+	c := b.know(m)
 	counts, err := c.Count(ctx)
 	if err != nil {
 		return info, "", err
 	}
-	m, err := b.readCache(ctx, scope)
+	m, err = b.updateCache(ctx, scope, func(m *cacheMeta) bool {
+		is := m.Replication != replication
+		m.Replication = replication
+		return is
+	})
 	if err != nil {
 		return info, "", err
 	}
-	m.Replication = replication
-	op, err := metaSet(cacheKey(scope), m.newest(), felix.IfVersion, m.version)
-	if err != nil {
-		return info, "", err
-	}
-	reply, err := b.metaDo(ctx, op)
-	if err != nil {
-		return info, "", err
-	}
-	if !reply.Applied {
-		return info, "", felix.Errorf(felix.Unavailable, "cache %s is being changed by somebody else, try again", scope)
-	}
-	b.mu.Lock()
-	c.settings.Replication = replication
-	b.mu.Unlock()
-	info = b.info(c, counts)
-	return info, replicasWarning(info), nil
+	info = b.info(b.know(m), counts)
+	return info, replicasWarning(info, brokers), nil
 }
 
-// DeleteCache implements felix.Service: first the name, then the data. What a
-// crash leaves behind in between is dropped at the next start.
+// DeleteCache implements felix.Service: first the name, then, at every broker,
+// the data. It returns when no broker that can be reached serves the cache any
+// more.
 func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
+	if err := scope.Validate(); err != nil {
+		return err
+	}
+	ctx, cancel := b.changing(ctx)
+	defer cancel()
 	b.metaMu.Lock()
 	defer b.metaMu.Unlock()
-	c, err := b.find(scope)
+	m, err := b.readCache(ctx, scope)
 	if err != nil {
 		return err
 	}
@@ -414,20 +444,14 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	if err != nil && !felix.AsError(err).MayBeApplied() {
 		return err
 	}
-	c.gone.Store(true)
-	b.mu.Lock()
-	delete(b.caches, scope)
-	b.mu.Unlock()
-	b.closeShards(c.shards, errCacheGone)
-	ids := make([]uint64, 0, len(c.shards))
-	for _, rt := range c.shards {
-		ids = append(ids, rt.id)
-	}
+	// Perhaps deleted: then nothing may be acknowledged in it any more. Perhaps
+	// not: then it is found again, in the metadata.
+	b.forget(b.know(m))
 	if err != nil {
-		// Perhaps deleted: then nothing may be acknowledged in it any more.
-		// Perhaps not: then its data must stay.
-		b.doubtful = append(b.doubtful, doubt{scope, ids})
 		return err
 	}
-	return b.dropData(ids)
+	if err := b.metaChanged(ctx); err != nil {
+		b.opts.Logger.Warn("a cache was deleted, its data is not removed yet", "cache", scope.String(), "err", err)
+	}
+	return nil
 }

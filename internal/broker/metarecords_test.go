@@ -34,7 +34,7 @@ func addJSON(t testing.TB, v *view, key string, m any) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v.add(key, raw, 8)
+	return v.add(key, raw, 8, newView())
 }
 
 // TestMetaRecords: what is written is read, and keys of the future are left
@@ -51,7 +51,12 @@ func TestMetaRecords(t *testing.T) {
 	want := newView()
 	want.cluster, want.nodes[12], want.features[leaseFreeReads] = wholeCluster(), wholeNode(), true
 	want.caches[wholeCache().scope()] = wholeCache()
-	if !reflect.DeepEqual(v, want) {
+	want.place(&shardRef{placement: &want.cluster.Shard})
+	for i := range wholeCache().Shards {
+		want.place(&shardRef{cache: wholeCache(), number: i, placement: &wholeCache().Shards[i]})
+	}
+	want.records = v.records
+	if !reflect.DeepEqual(v, want) || len(v.records) != 4 {
 		t.Errorf("the view is %+v", v)
 	}
 	if key := string(nodeKey(12)); key != "node/0000000012" {
@@ -99,7 +104,7 @@ func TestMetaIsRefused(t *testing.T) {
 		{"node/x", `{"format":1,"id":1,"store_id":"a","state":"active"}`, "corrupt"},
 		{"feature/lease_free_reads", `[]`, "corrupt"},
 	} {
-		if err := newView().add(v.key, []byte(v.raw), 1); err == nil || !strings.Contains(err.Error(), v.want) {
+		if err := newView().add(v.key, []byte(v.raw), 1, newView()); err == nil || !strings.Contains(err.Error(), v.want) {
 			t.Errorf("%s %s: %v", v.key, v.raw, err)
 		}
 	}
@@ -149,7 +154,7 @@ func FuzzMetaRecord(f *testing.F) {
 	f.Add("cache/t/n/c", []byte(`{"format":1,"tenant":"t","namespace":"n","name":"c","replication":1,"shard_ids":[7]}`))
 	f.Fuzz(func(t *testing.T, key string, raw []byte) {
 		v, again := newView(), newView()
-		if v.add(key, raw, 1) != nil {
+		if v.add(key, raw, 1, newView()) != nil {
 			return
 		}
 		var err error

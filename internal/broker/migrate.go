@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/record"
@@ -13,7 +14,11 @@ import (
 //
 // Its lease_free_reads is not finalized: there may be brokers without fences
 // that are to join it. New clusters begin with it.
-func (b *Broker) migrate(ctx context.Context, v *view) error {
+func (b *Broker) migrate(ctx context.Context) error {
+	v, err := b.readConfirmed(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the metadata: %w", err)
+	}
 	id, err := b.dir.id().alone(firstNode)
 	if err != nil {
 		return err
@@ -41,7 +46,7 @@ func (b *Broker) migrate(ctx context.Context, v *view) error {
 		return err
 	}
 	if err := b.metaWrite(ctx, append(ops, first...)); err != nil {
-		return err
+		return fmt.Errorf("writing the metadata: %w", err)
 	}
 	if err := b.dir.save(id); err != nil {
 		return err
@@ -53,13 +58,9 @@ func (b *Broker) migrate(ctx context.Context, v *view) error {
 // replicas are the replicas that a node has of the caches' shards.
 func (v *view) replicas(node uint64) map[uint64]record.Replica {
 	all := map[uint64]record.Replica{}
-	for _, m := range v.caches {
-		consistency, _ := felix.ParseConsistency(m.Consistency) // was checked
-		for i := range m.Shards {
-			s := &m.Shards[i]
-			if raft := s.ReplicaOn(node); raft != 0 {
-				all[s.ID] = record.Replica{RaftID: raft, Consistency: byte(consistency)}
-			}
+	for id, s := range v.shards {
+		if raft := s.placement.ReplicaOn(node); raft != 0 && s.cache != nil {
+			all[id] = record.Replica{RaftID: raft, Consistency: byte(s.consistency())}
 		}
 	}
 	return all

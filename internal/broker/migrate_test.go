@@ -99,7 +99,7 @@ func readIdentity(t testing.TB, fs vfs.FS) identity {
 
 func viewOf(t testing.TB, b *Broker) *view {
 	t.Helper()
-	v, err := b.readView(context.Background())
+	v, err := b.confirmedView(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,22 +96,23 @@ func TestReadsMode(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {
 		flag      string
-		view      *view
 		want      shard.ReadMode
 		finalized bool
+		unread    bool // the metadata was not read yet
 	}{
 		{flag: "", want: shard.Fences, finalized: true},
 		{flag: "", want: shard.Leases},
 		{flag: "lease", want: shard.Leases, finalized: true},
 		{flag: "fence", want: shard.Fences},
-		{flag: "", view: newView(), want: shard.Fences},
+		{flag: "", unread: true, want: shard.Fences},
 	} {
 		b, _ := openOn(t, vfs.NewMem(), 1, func(o *Options) { o.Cluster.Reads = v.flag })
-		if v.view == nil {
-			v.view = linkedView(1)
-			v.view.features[leaseFreeReads] = v.finalized
-		}
-		b.seen.Store(v.view)
+		pretend(b, func(w *view) {
+			w.features[leaseFreeReads] = v.finalized
+			if v.unread {
+				w.cluster = nil
+			}
+		})
 		if got := b.readMode(); got != v.want {
 			t.Errorf("%+v: %v", v, got)
 		}
@@ -131,18 +132,11 @@ func TestShardsGoBack(t *testing.T) {
 	brokers, caches := openLinked(t, 4, func(_ uint64, o *Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
 	mustDo(t, caches[3], add("k", 1))
 	prefer := owner(brokers)%3 + 1
-	for _, b := range brokers {
-		v := linkedView(4)
-		p := placement.Shard{ID: sharedShard, Prefer: prefer}
-		v.caches[felix.Scope{Tenant: "t"}] = &cacheMeta{Shards: []placement.Shard{p}}
-		b.seen.Store(v)
+	err := brokers[0].updateShard(context.Background(), sharedShard, func(s *placement.Shard) bool { s.Prefer = prefer; return true })
+	if err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, "the preferred broker owns it", func() bool {
-		for _, b := range brokers {
-			b.giveBack()
-		}
-		return owner(brokers) == prefer
-	})
+	eventually(t, "the preferred broker owns it", func() bool { return owner(brokers) == prefer })
 	if f := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-f.since < 200*time.Millisecond {
 		t.Error("it did not wait")
 	}

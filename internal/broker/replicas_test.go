@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,9 +16,7 @@ import (
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/peer/peerv1"
-	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
-	"github.com/felix-go/felix/internal/store"
 )
 
 // pipes connect brokers of one process. What goes over them is copied, as on a
@@ -134,6 +131,14 @@ func (p pipe) drop(node uint64, ms []peer.Message) {
 	}
 }
 
+func (p pipe) AwaitMeta(ctx context.Context, node, index uint64) error {
+	b := p.to(node)
+	if b == nil {
+		return errUnreached
+	}
+	return b.awaitMeta(ctx, index)
+}
+
 // wire is a call on its way; the answer is lost if the link is cut meanwhile.
 type wire struct {
 	pipe
@@ -176,90 +181,79 @@ func (w wire) Answer(calls ...*peer.Call) {
 
 const sharedShard = 77
 
-// openReplicated opens brokers with a cache of one shard, of which all but the
-// last have a replica.
+// openReplicated opens brokers of one cluster over pipes, with a cache of one
+// shard, of which all but the last have a replica.
 func openReplicated(t *testing.T, brokers int) (*pipes, []*Broker, []*cache) {
 	t.Helper()
-	return openReplicatedWith(t, brokers, func(*Options) {})
+	p, all := openPiped(t, brokers, nil)
+	return p, all, shareCache(t, all)
 }
 
-// openReplicatedWith is openReplicated with options.
-func openReplicatedWith(t *testing.T, brokers int, change func(*Options)) (*pipes, []*Broker, []*cache) {
+// openPiped opens brokers that have formed a cluster over pipes.
+func openPiped(t testing.TB, brokers int, change func(node uint64, o *Options)) (*pipes, []*Broker) {
+	t.Helper()
+	p := &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}
+	var founders []founder
+	for node := uint64(1); node <= uint64(brokers); node++ {
+		founders = append(founders, founder{ID: node, StoreID: fmt.Sprint("store", node)})
+	}
+	return p, openFounders(t, founders, func(node uint64, o *Options) {
+		o.net = p.join(node)
+		if change != nil {
+			change(node, o)
+		}
+	})
+}
+
+// join makes a broker a node of the pipes.
+func (p *pipes) join(node uint64) func(*Broker) network {
+	return func(b *Broker) network {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.brokers[node] = b
+		return pipe{p, node}
+	}
+}
+
+// openByHand opens brokers whose metadata does nothing, with a cache of one shard,
+// of which all but the last have a replica. What becomes of that is up to the
+// test.
+func openByHand(t *testing.T, brokers int, change func(*Options)) (*pipes, []*Broker, []*cache) {
 	t.Helper()
 	p := &pipes{brokers: map[uint64]*Broker{}, cut: map[uint64]bool{}}
 	var all []*Broker
 	var caches []*cache
-	var nodes []uint64
-	for node := uint64(1); node < uint64(brokers); node++ {
-		nodes = append(nodes, node)
-	}
+	s := sharedPlacement(brokers)
 	for node := uint64(1); node <= uint64(brokers); node++ {
-		o := Options{Dir: "data", FS: vfs.NewMem(), net: pipe{p, node}, NodeID: node, TickInterval: 10 * time.Millisecond,
-			RequestTimeout: 20 * time.Second, Workers: 2}
+		o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: node, TickInterval: 10 * time.Millisecond, RequestTimeout: 20 * time.Second, Workers: 2}
 		change(&o)
 		b := p.open(t, o)
+		rt := b.addRoute(sharedShard, 1)
+		if s.ReplicaOn(node) != 0 {
+			err := b.bootstrap(felix.Quorum, s)
+			if err == nil {
+				_, err = b.openReplica(rt, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.guide(&s)
 		all = append(all, b)
-		caches = append(caches, addShared(t, b, nodes))
+		caches = append(caches, &cache{b: b, shards: []*route{rt}})
 	}
 	t.Cleanup(func() { closeAll(t, all) })
 	return p, all, caches
 }
 
-// addShared makes the shared shard known to a broker, with the replicas that are
-// at the nodes: its own, too, if it is one of them.
-func addShared(t *testing.T, b *Broker, nodes []uint64) *cache {
-	t.Helper()
-	conf := &raftpb.ConfState{}
-	for _, node := range nodes {
-		conf.Voters = append(conf.Voters, 100+node)
-	}
-	encoded, err := proto.Marshal(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rt := b.addRoute(sharedShard, 1)
-	rt.setAsks(nodes)
-	if slices.Contains(nodes, b.node) {
-		if err := b.db.WriteCheckpoint(store.Checkpoint{Shard: sharedShard, Applied: record.Applied{Index: bootstrapIndex, Term: 1, ConfState: encoded},
-			Replica: &record.Replica{RaftID: 100 + b.node, Consistency: byte(felix.Quorum)}}); err != nil {
-			t.Fatal(err)
-		}
-		r, err := b.openReplica(rt, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.worker.callWait(func() {
-			for _, other := range nodes {
-				r.learn(100+other, other)
-			}
-		})
-	}
-	return &cache{b: b, settings: felix.CacheSettings{Shards: 1}, shards: []*route{rt}}
-}
-
-// closeAll closes brokers, all at once.
-func closeAll(t *testing.T, all []*Broker) {
-	var closing sync.WaitGroup
-	for _, b := range all {
-		closing.Go(func() {
-			if err := closeBroker(b); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	closing.Wait()
-}
-
-// open opens a broker and joins it to the others.
+// open opens a broker whose metadata does nothing, and joins it to the others.
 func (p *pipes) open(t *testing.T, o Options) *Broker {
 	t.Helper()
+	o.net, o.byHand = p.join(o.NodeID), true
 	b, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.brokers[o.NodeID] = b
 	return b
 }
 

@@ -18,7 +18,7 @@ import (
 type route struct {
 	b      *Broker
 	id     uint64
-	shards int // of the cache: as many share a page of a scan
+	shards atomic.Int32 // of the cache: as many share a page of a scan
 	// here is the local replica while requests go to it: it owns the shard, or
 	// nobody is known to. It is all that the hot path looks at.
 	here atomic.Pointer[replica]
@@ -76,11 +76,17 @@ func pause(attempts int) time.Duration {
 func (b *Broker) addRoute(id uint64, shards int) *route {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.addRouteLocked(id, shards)
+}
+
+// addRouteLocked is addRoute with mu held.
+func (b *Broker) addRouteLocked(id uint64, shards int) *route {
 	rt := b.routes[id]
 	if rt == nil {
-		rt = &route{b: b, id: id, shards: shards}
+		rt = &route{b: b, id: id}
 		b.routes[id] = rt
 	}
+	rt.shards.Store(int32(shards))
 	return rt
 }
 
@@ -249,7 +255,7 @@ func (b *Broker) again(t *trip, hint uint64) {
 // returned takes a request that the local replica did not evaluate, since
 // another one leads, at the node hint if that is known.
 func (b *Broker) returned(rt *route, r *shard.Request, hint uint64) {
-	if r.Kind == shard.Sweep { // the owner's own sweeper does it
+	if r.Kind == shard.Sweep || r.Kind == shard.LocalScan { // they are for this replica alone
 		b.refuse(r, errNoOwner)
 		return
 	}

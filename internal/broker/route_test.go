@@ -13,6 +13,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/shard"
 )
 
@@ -55,7 +56,7 @@ func answer(c *peer.Call) peer.Outcome {
 func openElsewhere(t *testing.T, n network, change func(*Options)) (*Broker, *cache) {
 	t.Helper()
 	b, c := openOn(t, vfs.NewMem(), 1, func(o *Options) {
-		o.net = n
+		o.net = func(*Broker) network { return n }
 		if change != nil {
 			change(o)
 		}
@@ -65,9 +66,8 @@ func openElsewhere(t *testing.T, n network, change func(*Options)) (*Broker, *ca
 			t.Error(err)
 		}
 	})
-	rt := c.(*cache).shards[0]
-	b.release(rt, nil)
-	rt.setAsks([]uint64{2, 3})
+	placeShard(t, b, c.(*cache).shards[0].id, placement.Shard{NextRaft: 4, Prefer: 2, Replicas: []placement.Replica{
+		{Raft: 2, Node: 2, Want: placement.Voter, Have: placement.Voter}, {Raft: 3, Node: 3, Want: placement.Voter, Have: placement.Voter}}})
 	return b, c.(*cache)
 }
 
@@ -249,7 +249,7 @@ func TestParkedRequestsGo(t *testing.T) {
 	}{
 		{"an owner", func(_ *Broker, c *cache) { c.shards[0].setOwner(3) }, nil},
 		{"replicas", func(_ *Broker, c *cache) { c.shards[0].setAsks([]uint64{3}) }, nil},
-		{"a deletion", func(b *Broker, c *cache) { b.closeShards(c.shards, errCacheGone) }, errCacheGone},
+		{"a deletion", func(b *Broker, c *cache) { b.dropRoute(c.shards[0], errCacheGone) }, errCacheGone},
 		{"a stop", func(b *Broker, _ *cache) { b.stop() }, errStopping},
 	} {
 		t.Run(v.name, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestParkedRequestsGo(t *testing.T) {
 func TestMovedReplicaReturnsRequests(t *testing.T) {
 	t.Parallel()
 	n := &scriptedNet{do: func(_ int, _ uint64, c *peer.Call) peer.Outcome { return answer(c) }}
-	b, c := openOn(t, vfs.NewMem(), 1, func(o *Options) { o.net = n })
+	b, c := openOn(t, vfs.NewMem(), 1, func(o *Options) { o.net = func(*Broker) network { return n } })
 	rt := c.(*cache).shards[0]
 	r := rt.here.Load()
 	var first, second *told

@@ -1,7 +1,7 @@
 package broker
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -42,7 +42,7 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...placement.Sh
 	parts := make([]store.Checkpoint, 0, len(shards))
 	for i := range shards {
 		s := &shards[i]
-		conf, err := proto.Marshal(&raftpb.ConfState{Voters: s.Initial})
+		conf, err := proto.Marshal(firstConf(s))
 		if err != nil {
 			return err
 		}
@@ -52,17 +52,37 @@ func (b *Broker) bootstrap(consistency felix.Consistency, shards ...placement.Sh
 	return b.db.WriteCheckpoint(parts...)
 }
 
-// openShard makes the replica of a shard that the metadata names, which says
-// what its consistency is. silent is as for openReplica.
-func (b *Broker) openShard(id uint64, consistency felix.Consistency, silent int) (*replica, error) {
-	mine, known, err := b.db.Replica(id)
-	switch {
-	case err != nil:
-		return nil, err
-	case known && mine.Consistency != byte(consistency):
-		return nil, fmt.Errorf("data directory %s: shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", b.opts.Dir, id)
+// firstConf is the configuration that a new shard begins with: the same wherever
+// and whenever it is asked for, whatever has become of the replicas since. Only
+// the metadata's begins with learners, and is asked for only when it begins.
+func firstConf(s *placement.Shard) *raftpb.ConfState {
+	conf := &raftpb.ConfState{Voters: s.Initial}
+	if s.ID != metaShard {
+		return conf
 	}
-	return b.openReplica(b.addRoute(id, 1), silent)
+	for _, r := range s.Replicas {
+		if r.Want == placement.Learner {
+			conf.Learners = append(conf.Learners, r.Raft)
+		}
+	}
+	return conf
+}
+
+// metaPlacement is where the metadata of a new cluster begins: at all of its
+// first brokers, some of which vote. Each of them knows this by itself.
+func metaPlacement(founders []founder) placement.Shard {
+	all := slices.SortedFunc(slices.Values(founders), func(a, b founder) int { return cmp.Compare(a.ID, b.ID) })
+	s := placement.Shard{ID: metaShard, NextRaft: 1, Prefer: all[0].ID}
+	for i, f := range all {
+		role := placement.Learner
+		if i < placement.MetaVoters(len(all)) {
+			role = placement.Voter
+			s.Initial = append(s.Initial, s.NextRaft)
+		}
+		s.Replicas = append(s.Replicas, placement.Replica{Raft: s.NextRaft, Node: f.ID, Want: role, Have: role})
+		s.NextRaft++
+	}
+	return s
 }
 
 // openReplica makes the replica of a shard from what the disk holds of it, and
@@ -81,7 +101,7 @@ func (b *Broker) openReplica(rt *route, silent int) (*replica, error) {
 		return nil, err
 	}
 	if !known {
-		return nil, fmt.Errorf("data directory %s: shard %d is in the metadata but has no state on disk: the directory is damaged, restore it", b.opts.Dir, id)
+		return nil, fmt.Errorf("data directory %s: shard %d has no replica on disk: the directory is damaged, restore it", b.opts.Dir, id)
 	}
 	log, err := b.log.Shard(id)
 	if err != nil {
@@ -123,15 +143,6 @@ func (b *Broker) newShard(r *replica, mine record.Replica, silent int) (*shard.S
 // it; one more tick, and a tenth, are for clocks that go at different speeds.
 func leaseFor(tick time.Duration) time.Duration { return (electionTicks - 2) * tick / 10 * 9 }
 
-// closeShards takes the shards of a cache that is gone away from their workers;
-// what they have under way fails with err.
-func (b *Broker) closeShards(routes []*route, err *felix.Error) {
-	for _, rt := range routes {
-		b.dropRoute(rt, err)
-		b.release(rt, err)
-	}
-}
-
 // release takes a shard's local replica, if there is one, away from its worker.
 // What it has under way fails with err, or, without one, goes elsewhere where it
 // can. Nothing changes what the disk holds of it any more when release returns.
@@ -156,74 +167,6 @@ func (b *Broker) release(rt *route, err *felix.Error) {
 }
 
 func (b *Broker) workerOf(id uint64) *worker { return b.workers[id%uint64(len(b.workers))] }
-
-// openShards opens the meta shard, then the caches that it names, and removes
-// shards that it does not name (of caches deleted, or never wholly made).
-func (b *Broker) openShards(ctx context.Context) error {
-	onDisk, err := b.db.Shards()
-	if err != nil {
-		return err
-	}
-	if err := b.prepareMeta(onDisk); err != nil {
-		return err
-	}
-	r, err := b.openShard(metaShard, felix.Quorum, electionTicks)
-	if err != nil {
-		return err
-	}
-	b.meta = &cache{b: b, settings: felix.CacheSettings{Shards: 1, Replication: 1}, shards: []*route{r.route}}
-	ctx, cancel := context.WithTimeout(ctx, metaTimeout)
-	defer cancel()
-	v, err := b.firstView(ctx)
-	if err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
-	}
-	b.seen.Store(v)
-	wanted := map[uint64]bool{metaShard: true}
-	for _, m := range v.caches {
-		if _, err := b.openCache(m, electionTicks); err != nil {
-			return err
-		}
-		for _, id := range m.shardIDs() {
-			wanted[id] = true
-		}
-	}
-	return b.dropUnwanted(onDisk, wanted)
-}
-
-// prepareMeta sees to it that the meta shard can be opened: on a new directory
-// it makes its first state, once. If that is gone later, so is what was decided
-// since, and perhaps acknowledged.
-func (b *Broker) prepareMeta(onDisk []uint64) error {
-	id := b.dir.id()
-	switch there := slices.Contains(onDisk, metaShard); {
-	case !there && (id.Bootstrapped || len(onDisk) > 0):
-		return fmt.Errorf("data directory %s: the metadata is missing: the directory is damaged, restore it", b.opts.Dir)
-	case !there:
-		if err := b.bootstrap(felix.Quorum, placement.Sole(metaShard, id.NodeID)); err != nil {
-			return err
-		}
-	case id.Format < dataFormat: // made by a build that did not note it
-		if err := b.db.SetReplicas(map[uint64]record.Replica{metaShard: {RaftID: 1, Consistency: byte(felix.Quorum)}}); err != nil {
-			return err
-		}
-	}
-	if id.Bootstrapped || id.Format < dataFormat {
-		return nil
-	}
-	id.Bootstrapped = true
-	return b.dir.save(id)
-}
-
-func (b *Broker) dropUnwanted(onDisk []uint64, wanted map[uint64]bool) error {
-	inLog, err := b.log.Shards()
-	if err != nil {
-		return err
-	}
-	unwanted := slices.DeleteFunc(append(inLog, onDisk...), func(id uint64) bool { return wanted[id] })
-	slices.Sort(unwanted)
-	return b.dropData(slices.Compact(unwanted))
-}
 
 // dropData removes what the disk holds of shards that are not open.
 func (b *Broker) dropData(ids []uint64) error {

@@ -30,6 +30,7 @@ type worker struct {
 	logBytes  int64         // of its replicas' logs, at the last tick
 	keptBytes int64         // of these logs, the same, what is there for other replicas
 	looked    time.Duration // when it last looked after them
+	metaIndex uint64        // how far the metadata is applied, if it is the worker's
 }
 
 // inbox is what waits for a worker.
@@ -323,6 +324,10 @@ func (w *worker) takeChanges(r *replica) {
 		clear(w.out.Changed)
 		w.out.Changed = w.out.Changed[:0]
 		w.ledBy(r)
+		w.b.poke()
+	}
+	if r.id == metaShard {
+		w.metaApplied(r.shard.Table().Applied().Index)
 	}
 	if len(w.out.Messages) > 0 {
 		w.outbox.add(r, w.out.Messages)
@@ -331,6 +336,15 @@ func (w *worker) takeChanges(r *replica) {
 		w.out.Messages = w.out.Messages[:0]
 	}
 	w.sendBack(r)
+}
+
+// metaApplied notes how far the metadata is applied.
+func (w *worker) metaApplied(index uint64) {
+	if index != w.metaIndex {
+		w.metaIndex = index
+		w.b.metaApplied.raise(index)
+		w.b.poke()
+	}
 }
 
 // sendBack sends what another replica has to evaluate on its way.
