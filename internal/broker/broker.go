@@ -295,6 +295,9 @@ func (b *Broker) join(ctx context.Context) error {
 	if err := b.enter(ctx); err != nil {
 		return err
 	}
+	if b.links != nil {
+		b.setPeers(peersOf(b.dir.id().Founders)) // who may only be known now
+	}
 	return b.openShards(ctx)
 }
 
