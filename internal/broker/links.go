@@ -21,7 +21,7 @@ type links struct {
 	net      *peer.Network
 	addr     string // as others are told
 	instance string // of this process, random
-	serving  sync.WaitGroup
+	serving  sync.WaitGroup // goroutines that Shutdown of net does not wait for
 
 	mu    sync.Mutex
 	told  map[uint64]peer.Peer // as setPeers said
@@ -179,11 +179,11 @@ func (l *links) Check(h peer.Identity, to uint64, toStore string) error {
 	}
 	if h.Formed && !self.Formed {
 		// It has heard what this broker has not.
-		go func() {
+		l.serving.Go(func() {
 			if err := l.b.formed(context.Background(), h.ClusterID); err != nil {
 				l.b.opts.Logger.Warn("forming the cluster", "err", err)
 			}
-		}()
+		})
 	}
 	return nil
 }

@@ -128,6 +128,10 @@ func TestHandOverUnderLoad(t *testing.T) {
 		t.Error(err)
 	}
 	brokers[first-1] = nil
+	if conn, err := net.Dial("tcp", leaving.links.addr); err == nil {
+		_ = conn.Close()
+		t.Error("it still listens")
+	}
 	goOn()
 	for i, c := range caches {
 		if c.b == leaving {
@@ -267,4 +271,26 @@ func TestKeptOutPatience(t *testing.T) {
 			t.Errorf("%s: %v", v.name, err)
 		}
 	}
+}
+
+// TestLostNodeIsProbed: when a link ends, Raft is told that what was on its way may
+// be lost.
+func TestLostNodeIsProbed(t *testing.T) {
+	t.Parallel()
+	brokers, caches := openLinked(t, 4, nil)
+	mustDo(t, caches[3], add("k", 1))
+	at := owner(brokers)
+	b, other := brokers[at-1], at%3+1
+	r := b.replicaOf(sharedShard)
+	replicates := func() (is bool) {
+		r.worker.callWait(func() {
+			for _, p := range r.shard.Status().Progress {
+				is = is || p.RaftID == 100+other && p.Replicates
+			}
+		})
+		return is
+	}
+	eventually(t, "it replicates", replicates)
+	b.setPeers(slices.DeleteFunc(slices.Collect(maps.Values(b.links.told)), func(p peer.Peer) bool { return p.Node == other }))
+	eventually(t, "it is looked for", func() bool { return !replicates() })
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/shard"
 )
@@ -129,7 +130,7 @@ func TestReadsMode(t *testing.T) {
 // that has been there for a while.
 func TestShardsGoBack(t *testing.T) {
 	t.Parallel()
-	brokers, caches := openLinked(t, 4, func(_ uint64, o *Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
+	brokers, caches := openLinked(t, 4, func(_ uint64, o *Options) { o.Cluster.GiveBackAfter = 2 * time.Second })
 	mustDo(t, caches[3], add("k", 1))
 	prefer := owner(brokers)%3 + 1
 	err := brokers[0].updateShard(context.Background(), sharedShard, func(s *placement.Shard) bool { s.Prefer = prefer; return true })
@@ -137,10 +138,78 @@ func TestShardsGoBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the preferred broker owns it", func() bool { return owner(brokers) == prefer })
-	if f := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-f.since < 200*time.Millisecond {
+	if f := brokers[prefer%3].fitNodes()[prefer]; brokers[prefer%3].mono()-f.since < 2*time.Second {
 		t.Error("it did not wait")
 	}
 	if r := mustDo(t, caches[3], add("k", 1)); r[0].Int != 2 {
 		t.Errorf("the sum is %d", r[0].Int)
+	}
+}
+
+// TestModesReachReplicas: a broker whose clock is wrong owns nothing, also of the
+// shards that it opens then, and tells others; when it is right again, it does.
+func TestModesReachReplicas(t *testing.T) {
+	t.Parallel()
+	b, c := openOn(t, vfs.NewMem(), 1, nil)
+	mustDo(t, c, add("k", 1))
+	l := &links{b: b}
+	if p := l.Pong(); !p.Eligible || p.Stopping {
+		t.Errorf("it tells %+v", p)
+	}
+	b.setPeers([]peer.Peer{{Node: 9}})
+	b.clock.Observe(9, time.Now().UnixMilli()+3_600_000, b.mono(), b.mono())
+	b.look()
+	eventually(t, "it owns nothing", func() bool { return b.Stats().Owned == 0 })
+	if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "clock") {
+		t.Errorf("it says that it is ready: %v", err)
+	}
+	addShared(t, b, []uint64{b.node})
+	r := b.replicaOf(sharedShard)
+	eventually(t, "the new replica leads", func() bool { return r.lead.Load() == b.node })
+	r.worker.callWait(func() {
+		if r.shard.Owns() {
+			t.Error("a shard that was opened meanwhile is owned")
+		}
+	})
+	b.stopping.Store(true)
+	if p := l.Pong(); p.Eligible || !p.Stopping {
+		t.Errorf("it tells %+v", p)
+	}
+	b.stopping.Store(false)
+	b.setPeers(nil)
+	eventually(t, "it owns all again", func() bool { return b.Stats().Owned == 3 && b.Ready() == nil })
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadyByPart: what a replica waits for depends on its part in its shard.
+func TestReadyByPart(t *testing.T) {
+	t.Parallel()
+	b, c := openOn(t, vfs.NewMem(), 1, nil)
+	mustDo(t, c, add("k", 1))
+	r := c.(*cache).shards[0].here.Load()
+	if replicaPart(r.part.Load()) != voterPart {
+		t.Errorf("its part is %d", r.part.Load())
+	}
+	for _, v := range []struct {
+		part replicaPart
+		lead uint64
+		owns bool
+		want string
+	}{
+		{voterPart, 1, true, ""}, {voterPart, 2, false, ""}, {voterPart, 1, false, "no owner"}, {voterPart, 0, false, "no owner"},
+		{learnerPart, 2, false, ""}, {learnerPart, 0, false, "not heard"}, {emptyPart, 0, false, "snapshot"}, {emptyPart, 2, false, "snapshot"},
+	} {
+		test := &replica{id: 5, route: r.route}
+		test.part.Store(uint32(v.part))
+		test.lead.Store(v.lead)
+		test.owns.Store(v.owns)
+		if err := test.ready(); (err == nil) != (v.want == "") || err != nil && !strings.Contains(err.Error(), v.want) {
+			t.Errorf("%+v: %v", v, err)
+		}
+	}
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
 	}
 }
