@@ -155,9 +155,10 @@ type Broker struct {
 	db        *store.DB
 	budget    *store.Budget
 	start     time.Time
-	node      uint64  // this broker's
-	net       network // the others
-	links     *links  // to them; nil where there is no listener
+	bootStart time.Duration // the same on bootTime, where mono goes by that
+	node      uint64        // this broker's
+	net       network       // the others
+	links     *links        // to them; nil where there is no listener
 	clock     *wallClock
 	entered   chan struct{}   // holds a token once others have made the broker a member
 	running   context.Context // ends when the broker begins to stop
@@ -243,6 +244,9 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
 		budget: &store.Budget{MaxBytes: o.RecordBytes}}
 	fatal := o.Fatal
+	if o.Cluster.Reads == readsLease {
+		b.bootStart, _ = bootTime()
+	}
 	b.eligible.Store(true)
 	b.ineligible.Store(new(string))
 	// Who comes second waits, for ever if Fatal ends the process: in between,
@@ -399,8 +403,26 @@ func (b *Broker) now() shard.Now {
 	return shard.Now{WallMillis: b.clock.Now(b.opts.Wall(), mono), Mono: mono}
 }
 
-// mono is the clock of all deadlines.
-func (b *Broker) mono() time.Duration { return time.Since(b.start) }
+// mono is the clock of all deadlines and leases; it begins with the broker. Where
+// leases were asked for, it goes on while the machine is suspended: others do not
+// wait for it. To ask that clock takes a system call, which is not worth it
+// otherwise.
+func (b *Broker) mono() time.Duration {
+	if b.bootStart != 0 {
+		if t, ok := bootTime(); ok {
+			return t - b.bootStart
+		}
+	}
+	return time.Since(b.start)
+}
+
+// monoAt is mono at a moment.
+func (b *Broker) monoAt(t time.Time) time.Duration {
+	if b.bootStart != 0 {
+		return b.mono() + time.Until(t)
+	}
+	return t.Sub(b.start)
+}
 
 // Ready says whether this broker takes its part in serving, nil, or why not; for
 // /readyz.

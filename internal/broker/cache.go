@@ -183,9 +183,9 @@ func (c *cache) send(s *split, batch *felix.Batch) {
 	if len(s.touched) == 0 {
 		return
 	}
-	deadline := time.Since(c.b.start) + c.b.opts.RequestTimeout
+	deadline := c.b.mono() + c.b.opts.RequestTimeout
 	if !batch.Deadline.IsZero() {
-		deadline = batch.Deadline.Sub(c.b.start)
+		deadline = c.b.monoAt(batch.Deadline)
 	}
 	if len(s.touched) > 1 {
 		p := batchParts.Get().(*parts)

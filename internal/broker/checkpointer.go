@@ -122,7 +122,7 @@ func (r *replica) unflushedBytes() int64 { return r.log.SizeAbove(r.flushed.Inde
 // atomic write.
 func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Duration) bool) error {
 	var jobs []*captureJob
-	now := time.Since(c.b.start)
+	now := c.b.mono()
 	for _, w := range c.b.workers {
 		w.callWait(func() {
 			for _, r := range w.replicas {

@@ -19,8 +19,8 @@ import (
 type links struct {
 	b        *Broker
 	net      *peer.Network
-	addr     string // as others are told
-	instance string // of this process, random
+	addr     string         // as others are told
+	instance string         // of this process, random
 	serving  sync.WaitGroup // goroutines that Shutdown of net does not wait for
 
 	mu    sync.Mutex

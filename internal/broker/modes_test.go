@@ -213,3 +213,23 @@ func TestReadyByPart(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestClockOfLeases: the clock that leases go by begins with the broker, goes on
+// as others do, and deadlines are on it.
+func TestClockOfLeases(t *testing.T) {
+	t.Parallel()
+	b, c := openOn(t, vfs.NewMem(), 1, func(o *Options) { o.Cluster.Reads = "lease" })
+	if _, ok := bootTime(); ok != (b.bootStart != 0) {
+		t.Errorf("the clock is there: %v, it began at %v", ok, b.bootStart)
+	}
+	if off := (b.mono() - time.Since(b.start)).Abs(); off > 10*time.Second {
+		t.Errorf("it is %v away from the other clock", off)
+	}
+	if off := (b.monoAt(time.Now().Add(time.Hour)) - time.Hour - b.mono()).Abs(); off > 10*time.Second {
+		t.Errorf("a moment is %v off", off)
+	}
+	mustDo(t, c, add("k", 1), get)
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}

@@ -134,7 +134,7 @@ func (b *Broker) barrier(ctx context.Context) (index uint64, err error) {
 // deadline is when a request of ctx stops to wait.
 func (b *Broker) deadline(ctx context.Context) time.Duration {
 	if t, ok := ctx.Deadline(); ok {
-		return t.Sub(b.start)
+		return b.monoAt(t)
 	}
 	return b.mono() + b.opts.RequestTimeout
 }

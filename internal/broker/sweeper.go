@@ -53,7 +53,7 @@ func (b *Broker) sweepShard(ctx context.Context, r *replica) (goOn bool) {
 		}
 		request := &shard.Request{Kind: shard.Sweep, Batch: &felix.Batch{Ops: make([]felix.Op, len(keys)),
 			Replies: make([]felix.Reply, len(keys))}, Finished: newFinished(),
-			Deadline: time.Since(b.start) + b.opts.RequestTimeout}
+			Deadline: b.mono() + b.opts.RequestTimeout}
 		for i, key := range keys {
 			// As a mutation: a lost answer is no refusal.
 			request.Batch.Ops[i] = felix.Op{Kind: felix.Delete, Key: key}
