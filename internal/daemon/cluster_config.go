@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,10 +32,18 @@ type ClusterConfig struct {
 	Reads          string
 	ReplaceAfter   time.Duration
 	MaxClockOffset time.Duration
+	// Nodes is how many brokers `felix dev` runs.
+	Nodes int
+	// dial connects to another broker; nil is by its address.
+	dial func(ctx context.Context, node uint64, addr string) (net.Conn, error)
 }
 
 // addClusterFlags declares the flags of a broker among others.
 func (c *Config) addClusterFlags(f *pflag.FlagSet) {
+	c.Nodes = 1
+	if c.Dev {
+		f.IntVar(&c.Nodes, "nodes", 1, fmt.Sprintf("`number` of brokers, 1 to %d: with more than one, a cluster to play with; each has its own directory in --data-dir, and ports %d above those of the one before", maxFleet, portStep))
+	}
 	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one")
 	f.StringVar(&c.AdvertisePeer, "advertise-peer-addr", "", "`host:port` at which the other brokers reach this one; --peer-addr if empty")
 	f.StringVar(&c.AdvertiseHTTP, "advertise-http-addr", "", "`host:port` at which clients reach --http-addr, as the cluster tells them; --http-addr if empty")
@@ -81,6 +90,10 @@ func (c *Config) checkCluster() error {
 func (c *Config) checkMembership() error {
 	_, among := c.Peers[c.NodeID]
 	switch {
+	case c.Nodes < 1 || c.Nodes > maxFleet:
+		return fmt.Errorf("--nodes %d: it is 1 to %d", c.Nodes, maxFleet)
+	case c.Nodes > 1 && (c.inCluster() || c.NodeID != 0 || c.AdvertisePeer != "" || c.AdvertiseHTTP != "" || c.AdvertiseRESP != ""):
+		return errors.New("--nodes makes a cluster of its own: leave out --peers, --join, --node-id and --advertise-…-addr")
 	case len(c.Peers) > 0 && len(c.Join) > 0:
 		return errors.New("--peers and --join: a new broker forms a cluster with those of --peers, or joins the one of --join, not both")
 	case len(c.Peers) > 0 && c.NodeID == 0:

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -95,12 +93,9 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "felix: %s; the process ends here, so nothing doubtful is acknowledged\n", oneLine(advised(err)))
 		os.Exit(exitFail)
 	}
-	d, err := Start(ctx, c, log, fatal)
+	d, err := start(ctx, c, log, fatal, stdout)
 	if err != nil {
 		return err
-	}
-	if c.Dev {
-		banner(stdout, c.DataDir, d.RESPAddr(), d.HTTPAddr())
 	}
 	var failure error
 	select {
@@ -119,6 +114,32 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 	return failure
 }
 
+// brokers are one, or several.
+type brokers interface {
+	Failed() <-chan error
+	Stop(ctx context.Context) error
+}
+
+// start starts what c asks for, and tells a newcomer about it.
+func start(ctx context.Context, c Config, log *slog.Logger, fatal func(error), stdout io.Writer) (brokers, error) {
+	if c.Nodes > 1 {
+		f, err := StartFleet(ctx, c, log, fatal)
+		if err != nil {
+			return nil, err
+		}
+		fleetBanner(stdout, c.DataDir, f.Daemons())
+		return f, nil
+	}
+	d, err := Start(ctx, c, log, fatal)
+	if err != nil {
+		return nil, err
+	}
+	if c.Dev {
+		banner(stdout, c.DataDir, d.RESPAddr(), d.HTTPAddr())
+	}
+	return d, nil
+}
+
 // setMemory tells the garbage collector what the process may use. Records are
 // in slabs without pointers, which cost it nothing, so it may wait long, as
 // long as the sum of the budgets is kept: measured, 800 instead of 100 percent
@@ -129,7 +150,7 @@ func setMemory(c Config, getenv func(string) string) {
 		debug.SetGCPercent(gcPercent)
 	}
 	if getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit((c.RecordMemory+c.BlockCache+c.InflightMemory+c.ConnMemory+othersMiB)<<20 + felix.MaxHTTPBytes)
+		debug.SetMemoryLimit(int64(c.Nodes) * ((c.RecordMemory+c.BlockCache+c.InflightMemory+c.ConnMemory+othersMiB)<<20 + felix.MaxHTTPBytes))
 	}
 }
 
@@ -139,52 +160,4 @@ func newLogger(c Config, w io.Writer) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
-}
-
-// banner tells a newcomer what there is and what to try, in commands that work
-// whatever the listeners' addresses are.
-func banner(w io.Writer, dataDir, respAddr, httpAddr string) {
-	respHost, respPort := reachable(respAddr)
-	redisCLI := "redis-cli -p " + respPort
-	if respHost != "127.0.0.1" {
-		redisCLI = "redis-cli -h " + respHost + " -p " + respPort
-	}
-	http := net.JoinHostPort(reachable(httpAddr))
-	brokers := ""
-	if http != "127.0.0.1:7380" {
-		brokers = " --brokers " + shellWord(http)
-	}
-	fmt.Fprintf(w, `Felix is up. Its data is in %s; Ctrl-C stops it.
-
-  Redis clients   %s
-  HTTP and gRPC   http://%s
-
-Try, in another terminal:
-
-  %s INCR page-views
-  go run ./cmd/felixctl%s counter add stats visits 1
-  curl -s -H 'Content-Type: application/json' -d '{"cache":"stats","key":"visits"}' %s
-`, dataDir, net.JoinHostPort(respHost, respPort), http, redisCLI, brokers, shellWord("http://"+http+"/felix.v1.CounterService/Get"))
-}
-
-// reachable is where clients on this machine reach a listener: one on every
-// address is reached over loopback, and that of IPv4 is there everywhere.
-func reachable(addr string) (host, port string) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr, "" // no address of a listener
-	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-	}
-	return host, port
-}
-
-// shellWord keeps shells from taking the brackets of an IPv6 address for a
-// pattern.
-func shellWord(s string) string {
-	if strings.Contains(s, "[") {
-		return "'" + s + "'"
-	}
-	return s
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -54,14 +55,23 @@ func Version() string {
 
 // Start opens the data directory and serves. fatal is told, once, when the
 // disk failed or data is damaged: the process must end without going on.
-func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (_ *Daemon, err error) {
-	d := &Daemon{config: c, log: log, failed: make(chan error, 1)}
-	began := time.Now()
+func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (*Daemon, error) {
+	if _, err := os.Stat(identityOf(c.member(0).DataDir)); err == nil && c.Dev {
+		return nil, fmt.Errorf("data directory %s: it is that of several brokers: give --nodes, or another --data-dir", c.DataDir)
+	}
 	// Listen first: a port that is taken is the commonest mistake, and replay
 	// may take a while.
-	if d.listeners, err = listen(c); err != nil {
+	l, err := listen(c)
+	if err != nil {
 		return nil, err
 	}
+	return startOn(ctx, c, l, log, fatal)
+}
+
+// startOn is Start on listeners, which are closed if it fails.
+func startOn(ctx context.Context, c Config, l listeners, log *slog.Logger, fatal func(error)) (_ *Daemon, err error) {
+	d := &Daemon{config: c, listeners: l, log: log, failed: make(chan error, 1)}
+	began := time.Now()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.listeners.close())
@@ -92,7 +102,7 @@ func Start(ctx context.Context, c Config, log *slog.Logger, fatal func(error)) (
 func (d *Daemon) clusterOptions() broker.ClusterOptions {
 	c := &d.config
 	o := broker.ClusterOptions{Listener: d.listeners.peer, Version: Version(), Peers: c.Peers, Join: c.Join, Reads: c.Reads,
-		ReplaceAfter: c.ReplaceAfter, MaxClockOffset: c.MaxClockOffset, Advertise: broker.Addresses{
+		ReplaceAfter: c.ReplaceAfter, MaxClockOffset: c.MaxClockOffset, Dial: c.dial, Advertise: broker.Addresses{
 			Peer: advertised(c.AdvertisePeer, d.listeners.peer), HTTP: advertised(c.AdvertiseHTTP, d.listeners.http),
 			RESP: advertised(c.AdvertiseRESP, d.listeners.resp)}}
 	if c.PeerCert != "" {
@@ -201,6 +211,14 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	d.stopping.Store(true)
 	d.log.Info("broker is stopping")
 	d.broker.HandOver(ctx)
+	err := errors.Join(d.closeDoors(ctx), d.closeBroker(ctx))
+	d.log.Info("broker has stopped", "took", time.Since(began).Round(time.Millisecond))
+	return err
+}
+
+// closeDoors answers what the doors have read, and closes them.
+func (d *Daemon) closeDoors(ctx context.Context) error {
+	d.stopping.Store(true)
 	var errs []error
 	if err := d.resp.Shutdown(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("closing the RESP door: %w", err))
@@ -209,10 +227,14 @@ func (d *Daemon) Stop(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("closing the HTTP door: %w", err), d.http.Close())
 	}
 	d.serving.Wait()
-	if err := d.broker.Close(ctx); err != nil {
-		errs = append(errs, fmt.Errorf("closing the broker: %w", err))
-	}
-	errs = append(errs, d.listeners.close()) // what nobody has taken over
-	d.log.Info("broker has stopped", "took", time.Since(began).Round(time.Millisecond))
 	return errors.Join(errs...)
+}
+
+// closeBroker comes after closeDoors.
+func (d *Daemon) closeBroker(ctx context.Context) error {
+	err := d.broker.Close(ctx)
+	if err != nil {
+		err = fmt.Errorf("closing the broker: %w", err)
+	}
+	return errors.Join(err, d.listeners.close()) // what nobody has taken over
 }

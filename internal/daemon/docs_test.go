@@ -42,7 +42,7 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	const document = "../../docs/configuration.md"
 	rows := tableOf(t, document, "--")
 	f := pflag.NewFlagSet("felix", pflag.ContinueOnError)
-	(&Config{}).addFlags(f)
+	(&Config{Dev: true}).addFlags(f)
 	f.VisitAll(func(flag *pflag.Flag) {
 		row := rows["--"+flag.Name]
 		delete(rows, "--"+flag.Name)

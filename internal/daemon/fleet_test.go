@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// fleetLine is a broker in the banner of `felix dev --nodes`.
+var fleetLine = regexp.MustCompile(`(?m)^  node (\d)   Redis clients (\S+)   HTTP and gRPC http://(\S+)$`)
+
+// devNodes runs `felix dev --nodes`, and answers the Redis and HTTP addresses of
+// its brokers.
+func devNodes(t *testing.T, dir, nodes string) (p *process, resp, http []string) {
+	t.Helper()
+	p = launch(t, "dev", "--nodes", nodes, "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0")
+	reached(t, p, "the banner", func() bool {
+		select {
+		case <-p.ended:
+			t.Fatalf("the brokers do not start; the log:\n%s", p.log())
+		default:
+		}
+		return strings.Contains(p.output(), "shard ls")
+	})
+	for _, m := range fleetLine.FindAllStringSubmatch(p.output(), -1) {
+		resp, http = append(resp, m[2]), append(http, m[3])
+	}
+	return p, resp, http
+}
+
+// Three brokers in one process all serve, stop as one, and come back on other
+// ports with what they had.
+func TestDevNodes(t *testing.T) {
+	dir := t.TempDir()
+	p, resp, _ := devNodes(t, dir, "3")
+	if len(resp) != 3 {
+		t.Fatalf("the banner:\n%s", p.output())
+	}
+	before := make([]int64, len(resp))
+	for i, addr := range resp {
+		before[i] = number(t, dial(t, addr).call(t, "INCR", "k"))
+	}
+	if got := refuses(t, exitFail, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0"); got != "data directory "+dir+": it is that of several brokers: give --nodes, or another --data-dir" {
+		t.Error(got)
+	}
+	p.stop()
+	p, resp, _ = devNodes(t, dir, "3")
+	for i, addr := range resp {
+		if n := number(t, dial(t, addr).call(t, "INCR", "k")); n <= before[i] {
+			t.Errorf("INCR at node %d after a restart: %d after %d", i+1, n, before[i])
+		}
+	}
+	p.stop()
+}
+
+// A directory is one broker's or several brokers'.
+func TestNodesOnTheDirectoryOfOne(t *testing.T) {
+	dir := t.TempDir()
+	dev(t, dir).stop()
+	args := []string{"dev", "--nodes", "3", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0"}
+	if got := refuses(t, exitFail, args...); got != "data directory "+dir+": it is that of one broker, not of several: leave out --nodes, or give another --data-dir" {
+		t.Error(got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node-1")); !os.IsNotExist(err) {
+		t.Errorf("a directory was made: %v", err)
+	}
+}
+
+// The brokers of a fleet have ports and directories of their own.
+func TestMembers(t *testing.T) {
+	c := DefaultConfig(true)
+	c.HTTPAddr = "127.0.0.1:0"
+	for i, want := range []struct{ dir, resp, http, peer string }{
+		{".felix/node-1", "127.0.0.1:7379", "127.0.0.1:0", "127.0.0.1:7381"},
+		{".felix/node-2", "127.0.0.1:7389", "127.0.0.1:0", "127.0.0.1:7391"},
+		{".felix/node-3", "127.0.0.1:7399", "127.0.0.1:0", "127.0.0.1:7401"},
+	} {
+		m := c.member(i)
+		if m.DataDir != want.dir || m.RESPAddr != want.resp || m.HTTPAddr != want.http || m.PeerAddr != want.peer || m.NodeID != uint64(i+1) {
+			t.Errorf("%d: %+v", i, m)
+		}
+	}
+}
