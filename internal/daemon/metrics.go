@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,6 +71,7 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	counter("felix_checkpoints_total", "Checkpoints written.", b.Checkpoints.Checkpoints)
 	counter("felix_checkpoint_records_total", "Records written by checkpoints.", b.Checkpoints.Records)
 	gauge("felix_state_disk_bytes", "Disk space of the state store.", int64(b.StateBytes))
+	s.collectLinks(out)
 	n := s.resp.Stats()
 	gauge("felix_resp_connections", "Open Redis connections.", n.Connections)
 	counter("felix_resp_accepted_total", "Redis connections accepted.", n.Accepted)
@@ -88,4 +90,27 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 			out <- prometheus.MustNewConstMetric(failed, prometheus.CounterValue, float64(f), name)
 		}
 	})
+}
+
+// collectLinks tells of the links to other brokers, by node: there are at most
+// felix.MaxNodes.
+func (s *snapshot) collectLinks(out chan<- prometheus.Metric) {
+	gauge := func(name, help string) func(node string, v float64) {
+		desc := prometheus.NewDesc(name, help, []string{"node"}, nil)
+		return func(node string, v float64) {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, node)
+		}
+	}
+	up := gauge("felix_peer_up", "1 where the node is reached, 0 where it is not.")
+	raft := gauge("felix_peer_raft_queue_bytes", "Raft messages that wait to be sent to the node.")
+	forward := gauge("felix_peer_forward_queue_bytes", "Forwarded operations that wait to be sent to the node.")
+	for _, l := range s.broker.Links() {
+		node, reached := strconv.FormatUint(l.Node, 10), 0.0
+		if l.Up {
+			reached = 1
+		}
+		up(node, reached)
+		raft(node, float64(l.RaftBytes))
+		forward(node, float64(l.ForwardBytes))
+	}
 }
