@@ -300,3 +300,13 @@ func newerMarker(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 }
+
+// Files of TLS between brokers that cannot be read are told before anything is
+// served.
+func TestPeerTLSThatCannotBe(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "none.pem")
+	got := refuses(t, exitFail, append(serveArgs(t.TempDir()), "--peer-cert", none, "--peer-key", none, "--peer-ca", none)...)
+	if !strings.Contains(got, "certificate") || !strings.Contains(got, none) {
+		t.Error(got)
+	}
+}
