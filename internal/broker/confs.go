@@ -152,7 +152,7 @@ func (o *owned) reached() string {
 }
 
 func samePlacement(a, b *placement.Shard) bool {
-	return a.ID == b.ID && a.NextRaft == b.NextRaft && a.Prefer == b.Prefer && slices.Equal(a.Replicas, b.Replicas)
+	return a.ID == b.ID && a.NextRaft == b.NextRaft && a.Prefer == b.Prefer && a.Pinned == b.Pinned && slices.Equal(a.Replicas, b.Replicas)
 }
 
 // confirmOwners are those of the shards that this broker has owned ever since it

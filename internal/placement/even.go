@@ -36,7 +36,7 @@ func (p *planner) evenReplicas() bool {
 func (p *planner) movable(from, to uint64) (found *entry) {
 	for _, e := range p.entries {
 		i := e.shard.on(from)
-		if i < 0 || e.shard.on(to) >= 0 || e.shard.changing() || p.reachable(e.shard) < len(e.shard.Replicas) ||
+		if i < 0 || e.shard.Pinned || e.shard.on(to) >= 0 || e.shard.changing() || p.reachable(e.shard) < len(e.shard.Replicas) ||
 			p.good(e.shard) < len(e.shard.Replicas) {
 			continue
 		}
@@ -94,7 +94,9 @@ func (p *planner) evenOwners() bool {
 	}
 	owned := map[uint64][]*entry{}
 	for _, e := range p.entries {
-		owned[e.shard.Prefer] = append(owned[e.shard.Prefer], e)
+		if !e.shard.Pinned {
+			owned[e.shard.Prefer] = append(owned[e.shard.Prefer], e)
+		}
 	}
 	for _, n := range from {
 		chain := p.chain(n.ID, owned)

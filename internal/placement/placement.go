@@ -41,6 +41,9 @@ type Shard struct {
 	Initial  []uint64  `json:"initial,omitempty"` // the Raft ids that it begins with, all voters
 	Prefer   uint64    `json:"prefer"`            // the node that should own it
 	Replicas []Replica `json:"replicas"`
+	// Pinned says that an operator has placed it, or chosen its owner: it is not
+	// changed only to make the shares of nodes even.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // Sole is the placement of a shard whose only replica is on a node.
@@ -112,7 +115,7 @@ func (s *Shard) Apply(c Change) {
 		s.NextRaft++
 	}
 	if c.Prefer != 0 {
-		s.Prefer = c.Prefer
+		s.Prefer, s.Pinned = c.Prefer, false
 	}
 }
 

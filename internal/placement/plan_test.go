@@ -61,3 +61,35 @@ func TestPlanPassesOwnersOn(t *testing.T) {
 	expect(t, planned(nodes, Limits{Preferred: 1}, shards...))
 	expect(t, planned(nodes, Limits{Preferred: 2}, shards...), Change{Shard: 2, Prefer: 2}, Change{Shard: 4, Prefer: 3})
 }
+
+// TestPinnedIsNotMovedForEvenness: what an operator has placed stays there, while
+// its node is well; other shards make up for it.
+func TestPinnedIsNotMovedForEvenness(t *testing.T) {
+	w := newWorld(t, 1, 3)
+	w.create(9, 1)
+	w.settle()
+	moved := map[uint64]bool{}
+	for _, s := range w.shards {
+		if s.Shard.Prefer != 1 {
+			s.Shard.Apply(Change{Wants: []Want{{1, Voter}, {s.Shard.Prefer, Gone}}, Prefer: 1})
+			s.Shard.Pinned, moved[s.Shard.ID] = true, true
+			if len(moved) == 2 {
+				break
+			}
+		}
+	}
+	w.settle()
+	w.even()
+	for _, s := range w.shards {
+		if moved[s.Shard.ID] && (s.Shard.Prefer != 1 || !s.Shard.Pinned) {
+			t.Errorf("shard %d was placed on node 1, and is %+v", s.Shard.ID, s.Shard)
+		}
+	}
+	w.node(1).State = Draining
+	w.settle()
+	for _, s := range w.shards {
+		if s.Shard.on(1) >= 0 || s.Shard.Pinned {
+			t.Errorf("shard %d is still on the node that drains: %+v", s.Shard.ID, s.Shard)
+		}
+	}
+}
