@@ -3,60 +3,246 @@ package broker
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"maps"
 	"slices"
+	"time"
 
-	"github.com/felix-go/felix/internal/peer/peerv1"
-	"github.com/felix-go/felix/internal/shard"
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
-// clusterStatus is what this broker tells of its replicas.
-func (b *Broker) clusterStatus(ctx context.Context) (*peerv1.StatusResponse, error) {
-	byWorker := map[*worker][]*replica{}
-	b.mu.RLock()
-	for _, r := range b.replicas {
-		byWorker[r.worker] = append(byWorker[r.worker], r)
+var _ felix.Cluster = (*Broker)(nil)
+
+// adminPatience is how long an operator's question waits for the metadata's owner
+// before it is answered from what this broker has: it may be all that is left.
+const adminPatience = time.Second
+
+// adminView is the metadata as of now, or, where nobody can tell, as this broker
+// last saw it.
+func (b *Broker) adminView(ctx context.Context) *view {
+	ctx, cancel := context.WithTimeout(ctx, adminPatience)
+	defer cancel()
+	if v, err := b.confirmedView(ctx); err == nil {
+		return v
 	}
-	b.mu.RUnlock()
-	status := &peerv1.StatusResponse{ClockEligible: true}
-	for w, replicas := range byWorker {
-		for some := range slices.Chunk(replicas, lookAtOnce) {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			w.callWait(func() {
-				for _, r := range some {
-					if !r.closed {
-						status.Shards = append(status.Shards, r.describe(r.shard.Status()))
-					}
-				}
-			})
+	return b.view()
+}
+
+// Nodes implements felix.Cluster.
+func (b *Broker) Nodes(ctx context.Context) ([]felix.NodeInfo, error) {
+	v := b.adminView(ctx)
+	up, owners := b.reached(), ownersIn(b.statuses(ctx))
+	var all []felix.NodeInfo
+	for _, id := range slices.Sorted(maps.Keys(v.nodes)) {
+		all = append(all, b.nodeInfo(v, v.nodes[id], up, owners))
+	}
+	return all, nil
+}
+
+// oneNode is a node as it is now.
+func (b *Broker) oneNode(ctx context.Context, id uint64) (felix.NodeInfo, error) {
+	v := b.adminView(ctx)
+	n := v.nodes[id]
+	if n == nil {
+		return felix.NodeInfo{}, noNode(id)
+	}
+	return b.nodeInfo(v, n, b.reached(), ownersIn(b.statuses(ctx))), nil
+}
+
+func noNode(id uint64) *felix.Error {
+	return felix.Errorf(felix.NodeNotFound, "there is no node %d; felixctl node ls shows those that there are", id)
+}
+
+func (b *Broker) nodeInfo(v *view, n *nodeMeta, up map[uint64]bool, owners map[uint64]ownerStatus) felix.NodeInfo {
+	info := felix.NodeInfo{ID: n.ID, State: felix.NodeState(n.State), Up: up[n.ID] && n.State != nodeRemoved, Here: n.ID == b.node,
+		StoreID: n.StoreID, Version: n.Version, Features: slices.Clone(n.Features),
+		PeerAddr: n.PeerAddr, HTTPAddr: n.HTTPAddr, RESPAddr: n.RESPAddr, Waiting: v.waitsFor(n, up)}
+	if n.State == nodeRemoved {
+		return info
+	}
+	if info.Up {
+		info.ClockOffset = b.clock.Ahead(n.ID, b.opts.Wall(), b.mono())
+		info.Ineligible = b.whyIneligible(n.ID)
+	}
+	for id, s := range v.placements() {
+		if s.ReplicaOn(n.ID) != 0 {
+			info.Replicas++
+		}
+		if owners[id].node == n.ID {
+			info.Owned++
 		}
 	}
-	slices.SortFunc(status.Shards, func(x, y *peerv1.ShardStatus) int { return cmp.Compare(x.GetShard(), y.GetShard()) })
-	return status, nil
+	return info
 }
 
-// describe is what the broker tells of a replica. It runs on the worker.
-func (r *replica) describe(s shard.Status) *peerv1.ShardStatus {
-	d := &peerv1.ShardStatus{Shard: r.id, RaftId: r.raftID, Term: s.Term, Lead: s.Lead, Owns: s.Owns,
-		Commit: s.Commit, Applied: s.Applied, LastIndex: s.LastIndex, LogBytes: r.log.Size(),
-		Voters: s.Conf.GetVoters(), VotersOutgoing: s.Conf.GetVotersOutgoing(), Learners: s.Conf.GetLearners(),
-		Receiving: r.transfers.receiving()}
-	for _, p := range s.Progress {
-		node := r.nodeOf(p.RaftID)
-		d.Progress = append(d.Progress, &peerv1.ReplicaProgress{RaftId: p.RaftID, Node: node, Match: p.Match, Active: p.Active,
-			State: progressState(&p), Sending: r.transfers.sending(node)})
+// whyIneligible says why a node that is up owns no shards, as far as this broker
+// knows, or nothing.
+func (b *Broker) whyIneligible(node uint64) string {
+	if node == b.node {
+		if b.stopping.Load() {
+			return "it is stopping"
+		}
+		return *b.ineligible.Load()
 	}
-	return d
+	if b.links == nil {
+		return ""
+	}
+	b.links.mu.Lock()
+	defer b.links.mu.Unlock()
+	switch p := b.links.peers[node]; {
+	case p == nil || p.pong.WallMillis == 0:
+	case p.pong.Stopping:
+		return "it is stopping"
+	case !p.pong.Eligible:
+		return "its clock does not agree with those of most other brokers, or was not compared with them yet"
+	}
+	return ""
 }
 
-// progressState says how a leader feeds a replica.
-func progressState(p *shard.Progress) string {
+// DrainNode implements felix.Cluster.
+func (b *Broker) DrainNode(ctx context.Context, id uint64, drain bool) (felix.NodeInfo, error) {
+	v, err := b.confirmedView(ctx)
+	if err != nil {
+		return felix.NodeInfo{}, err
+	}
+	switch n := v.nodes[id]; {
+	case n == nil:
+		return felix.NodeInfo{}, noNode(id)
+	case drain && n.State == nodeActive && len(v.others(id)) == 0:
+		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
+			"node %d is the only one that can have replicas: add another broker, or undo the drain of one, first", id)
+	}
+	return b.setState(ctx, id, func(state string) (string, *felix.Error) {
+		switch {
+		case state == nodeRemoving || state == nodeRemoved:
+			return "", felix.Errorf(felix.InvalidArgument, "node %d is %s: that cannot be changed any more; a new broker needs a new id", id, state)
+		case drain:
+			return nodeDraining, nil
+		}
+		return nodeActive, nil
+	})
+}
+
+// RemoveNode implements felix.Cluster. It is refused where fewer brokers would
+// remain than a cache has replicas, unless the node is away: then it is no loss.
+func (b *Broker) RemoveNode(ctx context.Context, id uint64) (felix.NodeInfo, error) {
+	v, err := b.confirmedView(ctx)
+	if err != nil {
+		return felix.NodeInfo{}, err
+	}
+	n := v.nodes[id]
 	switch {
-	case p.PendingSnapshot != 0:
-		return "snapshot"
-	case p.Replicates:
-		return "replicates"
+	case n == nil:
+		return felix.NodeInfo{}, noNode(id)
+	case n.State == nodeRemoving || n.State == nodeRemoved:
+		return b.oneNode(ctx, id)
 	}
-	return "probed"
+	remain := len(v.others(id))
+	if remain == 0 {
+		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
+			"node %d is the only one that can have replicas: add another broker, or undo the drain of one, first", id)
+	}
+	if c := v.mostReplicated(); c != nil && c.Replication > remain && b.reached()[id] && !b.opts.ReplicationIsTarget {
+		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
+			"cache %s has replication %d, and without node %d there are only %d brokers for its replicas: add a broker first, or lower it with felixctl cache set --replication %d",
+			c.scope(), c.Replication, id, remain, remain)
+	}
+	return b.setState(ctx, id, func(state string) (string, *felix.Error) {
+		if state == nodeRemoved {
+			return state, nil
+		}
+		return nodeRemoving, nil
+	})
+}
+
+// setState changes what is wanted of a node.
+func (b *Broker) setState(ctx context.Context, id uint64, next func(state string) (string, *felix.Error)) (felix.NodeInfo, error) {
+	var refused *felix.Error
+	err := b.updateNode(ctx, id, func(n *nodeMeta) bool {
+		state, why := next(n.State)
+		if refused = why; why != nil || state == n.State {
+			return false
+		}
+		b.opts.Logger.Info("the state of a node is changed", "node", id, "from", n.State, "to", state)
+		n.State = state
+		return true
+	})
+	if err == nil && refused != nil {
+		err = refused
+	}
+	if err != nil {
+		return felix.NodeInfo{}, err
+	}
+	b.opts.Cluster.OnStep("node-state-written")
+	return b.oneNode(ctx, id)
+}
+
+// others are the nodes that can have replicas, but for one.
+func (v *view) others(than uint64) (ids []uint64) {
+	for id, n := range v.nodes {
+		if id != than && n.State == nodeActive {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// mostReplicated is the cache that is to have most replicas, nil if there is
+// none.
+func (v *view) mostReplicated() (most *cacheMeta) {
+	for _, m := range v.caches {
+		if most == nil || cmp.Or(cmp.Compare(m.Replication, most.Replication), cmp.Compare(most.scope().String(), m.scope().String())) > 0 {
+			most = m
+		}
+	}
+	return most
+}
+
+// waitsFor says in a sentence what the drain or the removal of a node waits for.
+func (v *view) waitsFor(n *nodeMeta, up map[uint64]bool) string {
+	if n.State != nodeDraining && n.State != nodeRemoving {
+		return ""
+	}
+	left, stuck, meta := 0, 0, false
+	for id, s := range v.placements() {
+		if !slices.ContainsFunc(s.Replicas, func(r placement.Replica) bool { return r.Node == n.ID }) {
+			continue
+		}
+		if id == metaShard {
+			meta = true
+			continue
+		}
+		left++
+		if !canChange(s, up) {
+			stuck++
+		}
+	}
+	switch {
+	case left > 0 && !slices.ContainsFunc(v.others(n.ID), func(id uint64) bool { return up[id] }):
+		return fmt.Sprintf("%d replicas, for which there is no other broker that is up and may have them", left)
+	case stuck > 0:
+		return fmt.Sprintf("%d replicas, %d of them of shards that have no majority: bring their brokers back", left, stuck)
+	case left > 0:
+		return fmt.Sprintf("%d replicas that are going to other brokers", left)
+	case n.State == nodeRemoving && meta:
+		return "its copy of the metadata to be given up"
+	case n.State == nodeRemoving:
+		return "its removal to be noted"
+	}
+	return ""
+}
+
+// canChange says whether most of a shard's voters are up.
+func canChange(s *placement.Shard, up map[uint64]bool) bool {
+	voters, there := 0, 0
+	for _, r := range s.Replicas {
+		if r.Have == placement.Voter {
+			voters++
+			if up[r.Node] {
+				there++
+			}
+		}
+	}
+	return 2*there > voters
 }

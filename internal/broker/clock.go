@@ -80,6 +80,17 @@ func (c *wallClock) Observe(node uint64, peerWall int64, sent, received time.Dur
 	}
 }
 
+// Ahead is how far a peer's clock is ahead of the system's, 0 if that is not known.
+func (c *wallClock) Ahead(node uint64, system int64, mono time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.peers[node]
+	if p == nil || !p.known || mono-p.at > clockMemory {
+		return 0
+	}
+	return time.Duration(p.zero+mono.Milliseconds()-system) * time.Millisecond
+}
+
 // Now is the time for shards, in Unix milliseconds, where the system's clock
 // says system.
 func (c *wallClock) Now(system int64, mono time.Duration) int64 {

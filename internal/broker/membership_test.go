@@ -64,6 +64,20 @@ func (c *testCluster) settled(voters int) bool {
 	return v.cluster != nil
 }
 
+// create makes the cache that is moved about.
+func (c *testCluster) create(shards, replication int) {
+	c.t.Helper()
+	_, _, _, err := c.brokers[0].CreateCache(context.Background(), testScope, felix.CacheSettings{Shards: shards, Replication: replication})
+	c.must(err)
+}
+
+// awaitReplicas waits until every shard of the cache has so many, and nothing is
+// left to do.
+func (c *testCluster) awaitReplicas(n int) {
+	c.t.Helper()
+	eventually(c.t, fmt.Sprint("there are replicas: ", n), func() bool { return c.settled(n) })
+}
+
 var testScope = felix.Scope{Tenant: "default", Namespace: "default", Cache: "moved"}
 
 // TestReplicationChangesUnderLoad: a cache gets more replicas and fewer, while
@@ -71,13 +85,12 @@ var testScope = felix.Scope{Tenant: "default", Namespace: "default", Cache: "mov
 func TestReplicationChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := openCluster(t, 5, nil)
-	_, _, _, err := c.brokers[0].CreateCache(context.Background(), testScope, felix.CacheSettings{Shards: 3})
-	c.must(err)
+	c.create(3, 1)
 	load := c.load()
 	for _, replication := range []int{3, 5, 1} {
 		_, _, err := c.brokers[0].SetReplication(context.Background(), testScope, replication)
 		c.must(err)
-		eventually(t, fmt.Sprint("there are replicas: ", replication), func() bool { return c.settled(replication) })
+		c.awaitReplicas(replication)
 		load.goesOn()
 	}
 	load.end()
