@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,4 +156,164 @@ func (l *load) end() {
 		}
 	}
 	l.c.t.Logf("%d acknowledged, %d unknown", l.acked.Load(), l.unknown.Load())
+}
+
+// holds says whether a node has a replica of any of the cache's shards, or owns
+// one.
+func (c *testCluster) holds(node uint64) bool {
+	return placement.Holds(c.meta().targets(), node)
+}
+
+// TestMoveUnderLoad: a shard's only replica, and its owner's, move to other
+// brokers, while every broker adds to it.
+func TestMoveUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 4, nil)
+	c.create(1, 1)
+	load := c.load()
+	ctx, b := context.Background(), c.brokers[1]
+	at := func() []uint64 {
+		var nodes []uint64
+		for _, r := range c.meta().caches[testScope].Shards[0].Replicas {
+			nodes = append(nodes, r.Node)
+		}
+		return nodes
+	}
+	from := at()[0]
+	for _, to := range []uint64{from%4 + 1, (from+1)%4 + 1} {
+		_, err := b.MoveShard(ctx, testScope, 0, from, to)
+		c.must(err)
+		eventually(t, fmt.Sprintf("it is on node %d alone", to), func() bool { n := at(); return c.settled(1) && n[0] == to })
+		load.goesOn()
+		from = to
+	}
+	_, _, err := c.brokers[0].SetReplication(ctx, testScope, 3)
+	c.must(err)
+	c.awaitReplicas(3)
+	to := uint64(1)
+	for slices.Contains(at(), to) {
+		to++
+	}
+	var owner uint64
+	eventually(t, "somebody owns it", func() bool {
+		shards, err := b.Shards(ctx, &testScope)
+		c.must(err)
+		owner = shards[0].Owner
+		return owner != 0
+	})
+	_, err = b.MoveShard(ctx, testScope, 0, owner, to)
+	c.must(err)
+	_, err = b.MoveShard(ctx, testScope, 0, owner, to) // asked again
+	if err != nil && felix.AsError(err).Code != felix.InvalidArgument {
+		t.Error(err)
+	}
+	eventually(t, "the owner's has moved", func() bool { n := at(); return c.settled(3) && !slices.Contains(n, owner) && slices.Contains(n, to) })
+	load.goesOn()
+	load.end()
+}
+
+// TestDrainAndRemoveUnderLoad: a node gives everything away, gets some again, and
+// is then removed; the others go on.
+func TestDrainAndRemoveUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 4, nil)
+	c.create(6, 2)
+	c.awaitReplicas(2)
+	load := c.load()
+	ctx, b := context.Background(), c.brokers[0]
+	info, err := b.DrainNode(ctx, 3, true)
+	c.must(err)
+	if info.State != felix.NodeDraining {
+		t.Errorf("%+v", info)
+	}
+	eventually(t, "node 3 has nothing", func() bool { return !c.holds(3) && c.settled(2) })
+	if n := c.node(3); n.Waiting != "" || n.Replicas != 1 {
+		t.Errorf("a node that was drained: %+v", n)
+	}
+	_, err = b.DrainNode(ctx, 3, false)
+	c.must(err)
+	eventually(t, "node 3 has its share again", func() bool { return c.node(3).Replicas == 4 && c.settled(2) })
+	load.goesOn()
+	if info, err = b.RemoveNode(ctx, 3); err != nil || info.State != felix.NodeRemoving {
+		t.Errorf("%+v, %v", info, err)
+	}
+	eventually(t, "node 3 is removed", func() bool { return c.node(3).State == felix.NodeRemoved })
+	if n := c.node(3); c.holds(3) || n.Up || n.Waiting != "" || n.Replicas != 0 {
+		t.Errorf("a node that was removed: %+v", n)
+	}
+	load.goesOn()
+	load.end()
+}
+
+// node is a node as the first broker tells.
+func (c *testCluster) node(id uint64) felix.NodeInfo {
+	c.t.Helper()
+	all, err := c.brokers[0].Nodes(context.Background())
+	c.must(err)
+	for _, n := range all {
+		if n.ID == id {
+			return n
+		}
+	}
+	c.t.Fatalf("there is no node %d", id)
+	return felix.NodeInfo{}
+}
+
+// TestDeadBrokerIsReplaced: a broker that stays away for long is replaced, and
+// its share is made up when it comes back.
+func TestDeadBrokerIsReplaced(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 4, func(o *Options) { o.Cluster.ReplaceAfter = 300 * time.Millisecond })
+	c.create(4, 3)
+	c.awaitReplicas(3)
+	load := c.load()
+	load.goesOn()
+	c.pipes.setCut(4, true)
+	eventually(t, "node 4 is replaced", func() bool { return !c.holds(4) && c.settled(3) })
+	load.goesOn()
+	c.pipes.setCut(4, false)
+	eventually(t, "node 4 has its share again", func() bool { return c.node(4).Replicas == 4 && c.settled(3) })
+	load.goesOn()
+	load.end()
+}
+
+// TestDriversAreLostOnTheWay: the owner of the metadata, who places shards, is
+// cut off again and again while a node is removed. Whoever owns it next goes on.
+func TestDriversAreLostOnTheWay(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 5, nil)
+	c.create(8, 3)
+	c.awaitReplicas(3)
+	load := c.load()
+	_, err := c.brokers[0].RemoveNode(context.Background(), 5)
+	c.must(err)
+	for range 3 {
+		driver := uint64(0)
+		eventually(t, "somebody owns the metadata", func() bool {
+			driver = 0
+			for _, b := range c.brokers {
+				if r := b.replicaOf(metaShard); r != nil && r.owns.Load() {
+					driver = b.node
+				}
+			}
+			return driver != 0
+		})
+		c.pipes.setCut(driver, true)
+		eventually(t, "another one owns the metadata", func() bool {
+			for _, b := range c.brokers {
+				if r := b.replicaOf(metaShard); b.node != driver && r != nil && r.owns.Load() {
+					return true
+				}
+			}
+			return false
+		})
+		load.goesOn()
+		c.pipes.setCut(driver, false)
+	}
+	eventually(t, "node 5 is removed", func() bool { return c.meta().nodes[5].State == nodeRemoved && c.settled(3) })
+	if c.holds(5) {
+		t.Error("node 5 has something left")
+	}
+	load.goesOn()
+	load.end()
 }
