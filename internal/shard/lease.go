@@ -40,9 +40,10 @@ func (s *Shard) leases() bool { return s.cfg.Reads == Leases && !s.lease.barred 
 
 // needFence makes a request wait for a round of confirmed leadership that
 // begins from now on (rule 4), or for Confirm if there is a lease. A sole voter
-// needs none, and on a leader cache reads are the owner's word.
+// needs none, and on a leader cache reads are the owner's word; but a Barrier is
+// there to make sure who the owner is.
 func (s *Shard) needFence(r *Request) {
-	if s.alone || s.cfg.Consistency != felix.Quorum {
+	if s.alone || s.cfg.Consistency != felix.Quorum && r.Kind != Barrier {
 		return
 	}
 	if s.leases() {

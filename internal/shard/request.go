@@ -27,7 +27,8 @@ const (
 	// Clear deletes every record.
 	Clear
 	// Barrier sets Index so that whatever was acknowledged before the Barrier
-	// was submitted is in the log up to there.
+	// was submitted is in the log up to there. A majority confirms, in leader
+	// caches too, that this replica is still the leader.
 	Barrier
 	// LocalScan is Scan of what this replica has applied, whoever leads, up to
 	// Index. It is never Returned, and knows no expiry.
