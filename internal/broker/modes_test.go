@@ -163,8 +163,13 @@ func TestModesReachReplicas(t *testing.T) {
 	if err := b.Ready(); err == nil || !strings.Contains(err.Error(), "clock") {
 		t.Errorf("it says that it is ready: %v", err)
 	}
-	addShared(t, b, []uint64{b.node})
-	r := b.replicaOf(sharedShard)
+	if err := b.bootstrap(felix.Quorum, placement.Sole(sharedShard, b.node)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.openReplica(b.addRoute(sharedShard, 1), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, "the new replica leads", func() bool { return r.lead.Load() == b.node })
 	r.worker.callWait(func() {
 		if r.shard.Owns() {
@@ -177,7 +182,8 @@ func TestModesReachReplicas(t *testing.T) {
 	}
 	b.stopping.Store(false)
 	b.setPeers(nil)
-	eventually(t, "it owns all again", func() bool { return b.Stats().Owned == 3 && b.Ready() == nil })
+	// It may drop the shard that nobody has placed, now that it can read the metadata.
+	eventually(t, "it owns all again", func() bool { return b.Stats().Owned >= 2 && b.Ready() == nil })
 	if err := closeBroker(b); err != nil {
 		t.Error(err)
 	}
