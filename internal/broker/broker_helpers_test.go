@@ -24,7 +24,7 @@ func closeBroker(b *Broker) error {
 // until the broker has acted on it.
 func putCache(t testing.TB, b *Broker, name string, shards ...placement.Shard) *cache {
 	t.Helper()
-	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: name, Format: cacheMetaFormat, Replication: 1, Consistency: "quorum", Shards: shards}
+	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: name, Format: cacheMetaFormat, Replication: max(1, len(shards[0].Replicas)), Consistency: "quorum", Shards: shards}
 	op, err := metaSet(cacheKey(m.scope()), m, felix.IfAbsent, 0)
 	if err == nil {
 		_, err = b.metaDo(context.Background(), op)
@@ -54,7 +54,7 @@ func openFounders(t testing.TB, founders []founder, change func(node uint64, o *
 	var opening sync.WaitGroup
 	for i, f := range founders {
 		opening.Go(func() {
-			o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: f.ID, TickInterval: 10 * time.Millisecond, RequestTimeout: 20 * time.Second, Workers: 2}
+			o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: f.ID, RequestTimeout: 20 * time.Second, Workers: 2}
 			id := identity{Format: dataFormat, StoreID: f.StoreID, ClusterID: "cluster", NodeID: f.ID, Formed: true, Founders: founders}
 			change(f.ID, &o)
 			raw, err := id.encode()

@@ -386,7 +386,7 @@ func (g *group) restart(node uint64, left *vfs.MemFS) {
 // open opens a broker on a disk, in place of one that is closed.
 func (g *group) open(node uint64, left *vfs.MemFS) {
 	g.t.Helper()
-	o := Options{Dir: "data", NodeID: node, FS: &diskFS{FS: left}, TickInterval: 10 * time.Millisecond,
+	o := Options{Dir: "data", NodeID: node, FS: &diskFS{FS: left},
 		RequestTimeout: 20 * time.Second, Workers: 2}
 	g.options(&o)
 	b := g.pipes.open(g.t, o)

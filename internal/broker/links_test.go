@@ -35,7 +35,7 @@ func openLinked(t *testing.T, brokers int, change func(node uint64, o *Options))
 		founders = append(founders, founder{ID: node, StoreID: fmt.Sprint("store", node), PeerAddr: ln.Addr().String()})
 	}
 	all := openFounders(t, founders, func(node uint64, o *Options) {
-		o.TickInterval, o.Cluster.Listener = 20*time.Millisecond, lns[node-1]
+		o.Cluster.Listener = lns[node-1]
 		if change != nil {
 			change(node, o)
 		}

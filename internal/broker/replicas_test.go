@@ -225,7 +225,7 @@ func openByHand(t *testing.T, brokers int, change func(*Options)) (*pipes, []*Br
 	var caches []*cache
 	s := sharedPlacement(brokers)
 	for node := uint64(1); node <= uint64(brokers); node++ {
-		o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: node, TickInterval: 10 * time.Millisecond, RequestTimeout: 20 * time.Second, Workers: 2}
+		o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: node, RequestTimeout: 20 * time.Second, Workers: 2}
 		change(&o)
 		b := p.open(t, o)
 		rt := b.addRoute(sharedShard, 1)
