@@ -24,7 +24,7 @@ func closeBroker(b *Broker) error {
 // until the broker has acted on it.
 func putCache(t testing.TB, b *Broker, name string, shards ...placement.Shard) *cache {
 	t.Helper()
-	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: name, Format: cacheMetaFormat, Replication: max(1, len(shards[0].Replicas)), Consistency: "quorum", Shards: shards}
+	m := &cacheMeta{Tenant: "t", Namespace: "n", Name: name, Format: cacheMetaFormat, Replication: len(shards[0].Replicas), Consistency: "quorum", Shards: shards}
 	op, err := metaSet(cacheKey(m.scope()), m, felix.IfAbsent, 0)
 	if err == nil {
 		_, err = b.metaDo(context.Background(), op)
