@@ -16,6 +16,7 @@ import (
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/peer/peerv1"
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/shard"
 )
 
@@ -228,22 +229,30 @@ func openByHand(t *testing.T, brokers int, change func(*Options)) (*pipes, []*Br
 		o := Options{Dir: "data", FS: vfs.NewMem(), NodeID: node, RequestTimeout: 20 * time.Second, Workers: 2}
 		change(&o)
 		b := p.open(t, o)
-		rt := b.addRoute(sharedShard, 1)
-		if s.ReplicaOn(node) != 0 {
-			err := b.bootstrap(felix.Quorum, s)
-			if err == nil {
-				_, err = b.openReplica(rt, 0)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		b.guide(&s)
+		openShared(t, b, s)
 		all = append(all, b)
-		caches = append(caches, &cache{b: b, shards: []*route{rt}})
+		caches = append(caches, &cache{b: b, shards: []*route{b.routeOf(sharedShard)}})
 	}
 	t.Cleanup(func() { closeAll(t, all) })
 	return p, all, caches
+}
+
+// openShared makes and opens a broker's replica of a shard, if it has one, without
+// its metadata.
+func openShared(t testing.TB, b *Broker, s placement.Shard) *replica {
+	t.Helper()
+	rt := b.addRoute(s.ID, 1)
+	if s.ReplicaOn(b.node) != 0 {
+		err := b.bootstrap(felix.Quorum, s)
+		if err == nil {
+			_, err = b.openReplica(rt, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.guide(&s)
+	return b.replicaOf(s.ID)
 }
 
 // open opens a broker whose metadata does nothing, and joins it to the others.
