@@ -163,9 +163,9 @@ func TestWhatARemovalWaitsFor(t *testing.T) {
 // viewWith is a view of these records.
 func viewWith(cluster *clusterMeta, caches ...*cacheMeta) *view {
 	v := newView()
-	v.cluster = cluster
+	v.take(cluster)
 	for _, m := range caches {
-		v.caches[m.scope()] = m
+		v.take(m)
 	}
 	return v
 }

@@ -70,7 +70,16 @@ func (v *view) add(key string, raw []byte, version uint64, before *view) error {
 		}
 		r = viewRecord{version, parsed}
 	}
-	switch m := r.parsed.(type) {
+	if r.parsed != nil {
+		v.take(r.parsed)
+		v.records[key] = r
+	}
+	return nil
+}
+
+// take takes in a record that was parsed.
+func (v *view) take(record any) {
+	switch m := record.(type) {
 	case *clusterMeta:
 		v.cluster = m
 		v.place(&shardRef{placement: &m.Shard})
@@ -83,11 +92,7 @@ func (v *view) add(key string, raw []byte, version uint64, before *view) error {
 		}
 	case finalized:
 		v.features[string(m)] = true
-	default:
-		return nil
 	}
-	v.records[key] = r
-	return nil
 }
 
 func (v *view) place(s *shardRef) {
