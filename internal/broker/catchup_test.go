@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,6 +36,7 @@ type group struct {
 
 	mu     sync.Mutex
 	onStep func(node uint64, step string)
+	onDisk func(node uint64, op diskOp)
 }
 
 const groupKeys = 40
@@ -45,7 +47,8 @@ func newGroup(t *testing.T) *group {
 	g := &group{t: t, mems: map[uint64]*vfs.MemFS{}, disks: map[uint64]*diskFS{}}
 	g.pipes, g.brokers, g.caches = openByHand(t, 4, func(o *Options) {
 		g.mems[o.NodeID] = vfs.NewCrashableMem()
-		g.disks[o.NodeID] = &diskFS{FS: g.mems[o.NodeID]}
+		node := o.NodeID
+		g.disks[node] = &diskFS{FS: g.mems[node], before: func(op diskOp) error { g.disk(node, op); return nil }}
 		o.FS = g.disks[o.NodeID]
 		g.options(o)
 	})
@@ -63,6 +66,16 @@ func (g *group) options(o *Options) {
 		if f != nil {
 			f(node, step)
 		}
+	}
+}
+
+// disk is told of every operation on a disk.
+func (g *group) disk(node uint64, op diskOp) {
+	g.mu.Lock()
+	f := g.onDisk
+	g.mu.Unlock()
+	if f != nil {
+		f(node, op)
 	}
 }
 
@@ -155,10 +168,12 @@ func (g *group) checkpoint() {
 // forget drops the logs that the state covers, whoever needs them.
 func (g *group) forget() {
 	g.t.Helper()
-	g.checkpoint()
 	for _, b := range g.linked() {
 		if g.replica(b.node) == nil {
 			continue
+		}
+		if err := b.checkpoint.all(context.Background()); err != nil {
+			g.t.Fatal(err)
 		}
 		g.onWorker(b.node, func(r *replica) {
 			if err := r.shard.Compact(r.flushed.Index); err != nil {
@@ -172,6 +187,7 @@ func (g *group) forget() {
 func (g *group) lag() (node uint64) {
 	g.t.Helper()
 	node = g.follower()
+	g.waitFor(node)
 	g.pipes.setCut(node, true)
 	g.add()
 	g.forget()
@@ -190,12 +206,7 @@ func (g *group) caughtUp(node uint64) {
 	for owner(g.brokers) != node {
 		leads := g.owner()
 		g.waitFor(node)
-		g.onWorker(leads, func(r *replica) {
-			if r.raftID != 100+node && r.shard.Owns() {
-				r.shard.HandOver(100 + node)
-			}
-		})
-		eventually(g.t, "the shard is handed over", func() bool { return owner(g.brokers) != 0 && !g.status(leads).Leader })
+		g.handOver(leads, node)
 	}
 	var ops []felix.Op
 	for k := range groupKeys {
@@ -207,6 +218,17 @@ func (g *group) caughtUp(node uint64) {
 		}
 	}
 	g.clean(node)
+}
+
+// handOver has a node give the ownership to another.
+func (g *group) handOver(from, to uint64) {
+	g.t.Helper()
+	g.onWorker(from, func(r *replica) {
+		if from != to && r.shard.Owns() {
+			r.shard.HandOver(100 + to)
+		}
+	})
+	eventually(g.t, "the shard is handed over", func() bool { return owner(g.brokers) != 0 && !g.status(from).Leader })
 }
 
 func (g *group) waitFor(node uint64) {
@@ -334,11 +356,12 @@ func TestLaggingReplicaCatchesUpByLog(t *testing.T) {
 	eventually(t, "the broker knows how much it keeps", func() bool { return b.checkpoint.kept.Load() >= kept })
 	g.heal(node)
 	g.waitFor(node)
-	g.onWorker(leads, func(r *replica) {
-		r.worker.lookAfter(r)
-		if kept := r.keptBytes(); r.shard.Leader() && kept != 0 {
-			t.Errorf("%d bytes are kept for nobody", kept)
-		}
+	eventually(t, "nothing is kept for nobody", func() (none bool) {
+		g.onWorker(leads, func(r *replica) {
+			r.worker.lookAfter(r)
+			none = !r.shard.Leader() || r.keptBytes() == 0
+		})
+		return none
 	})
 	g.caughtUp(node)
 	if g.pipes.snapshots != 0 {
@@ -347,27 +370,70 @@ func TestLaggingReplicaCatchesUpByLog(t *testing.T) {
 }
 
 // TestLaggingReplicaCatchesUpBySnapshot: one that has fallen behind the log, with
-// records that are dirty and a checkpoint under way.
+// records that are dirty, and a checkpoint of them under way that must not come
+// after the snapshot. The owner changes meanwhile.
 func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	node := g.lag()
-	var done atomic.Bool
-	g.setOnStep(func(at uint64, step string) {
-		if at == node && step == "install-staged" && done.CompareAndSwap(false, true) {
-			g.onWorker(node, func(r *replica) {
-				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(), captured: make(chan struct{}), finished: make(chan struct{})}
+	b, r, leads := g.brokers[node-1], g.replica(node), g.owner()
+	checkpointed := make(chan error, 1)
+	var job *captureJob
+	var once [4]sync.Once
+	steps := map[string]func(){
+		"install-staged": func() {
+			once[0].Do(func() {
+				b.checkpoint.writing.Lock()
+				go func() { checkpointed <- b.checkpoint.all(context.Background()) }()
+				eventually(t, "a checkpoint is to be written", func() (whole bool) {
+					g.onWorker(node, func(r *replica) { job = r.capture; whole = job != nil && job.whole })
+					return whole
+				})
 			})
+		},
+		"install-term": func() {
+			once[1].Do(func() {
+				if !job.dropped.Load() {
+					t.Error("the checkpoint goes on")
+				}
+				b.checkpoint.writing.Unlock()
+				g.handOver(leads, 6-leads-node)
+				eventually(t, "there is more to write", func() (held bool) {
+					g.onWorker(node, func(r *replica) {
+						held = slices.ContainsFunc(r.incoming.held, func(a shard.Append) bool { return len(a.Entries) > 0 })
+					})
+					return held
+				})
+			})
+		},
+		"install-state": func() {
+			once[2].Do(func() {
+				if err := b.checkpoint.all(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		},
+		"install-log": func() {
+			once[3].Do(func() {
+				if on, _, err := b.db.Applied(sharedShard); err != nil || on.Index != r.incoming.applied.Index {
+					t.Errorf("the state store has entry %d, %v; the snapshot is of entry %d", on.Index, err, r.incoming.applied.Index)
+				}
+			})
+		},
+	}
+	g.setOnStep(func(at uint64, step string) {
+		if at == node {
+			steps[step]()
 		}
 	})
 	g.heal(node)
 	g.caughtUp(node)
-	if !done.Load() || g.pipes.snapshots == 0 {
-		t.Errorf("%d snapshots were sent", g.pipes.snapshots)
+	if err := <-checkpointed; err != nil {
+		t.Error(err)
 	}
 	flushed := record.Applied{}
 	g.onWorker(node, func(r *replica) { flushed = r.flushed })
-	if on, _, err := g.brokers[node-1].db.Applied(sharedShard); err != nil || on.Index != flushed.Index {
+	if on, _, err := b.db.Applied(sharedShard); err != nil || on.Index != flushed.Index {
 		t.Errorf("the state store has entry %d, %v, and the replica believes %d", on.Index, err, flushed.Index)
 	}
 }
@@ -676,6 +742,51 @@ func TestDropDuringInstall(t *testing.T) {
 			if _, ok, err := b.db.Applied(sharedShard); ok || err != nil {
 				t.Errorf("its state is still there: %v", err)
 			}
+		})
+	}
+}
+
+// TestInstallIsNotAnnounced: a replica is closed, or its broker stops, before the
+// log tells of the snapshot that Raft has taken.
+func TestInstallIsNotAnnounced(t *testing.T) {
+	t.Parallel()
+	for _, stop := range []bool{false, true} {
+		t.Run(fmt.Sprint("stop ", stop), func(t *testing.T) {
+			t.Parallel()
+			g := newGroup(t)
+			node := g.lag()
+			g.name(node)
+			b, r := g.brokers[node-1], g.replica(node)
+			done := make(chan struct{})
+			g.setOnStep(func(at uint64, step string) {
+				if at == node && step != "install-staged" {
+					t.Errorf("the install goes on: %s", step)
+				}
+			})
+			g.mu.Lock()
+			g.onDisk = func(at uint64, op diskOp) {
+				if at == node && op.isWAL() && op.kind == "sync" {
+					<-done
+				}
+			}
+			g.mu.Unlock()
+			g.heal(node)
+			eventually(t, "Raft has taken a snapshot", func() (taken bool) {
+				r.worker.callWait(func() { taken = r.installing() })
+				return taken
+			})
+			if !stop {
+				b.release(b.routeOf(sharedShard), nil)
+				eventually(t, "the snapshot is given up", func() bool { return r.transfers.idle() && len(g.leftovers(node)) == 0 })
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- closeBroker(b) }()
+			eventually(t, "the snapshot is given up", func() bool { return r.transfers.idle() })
+			close(done)
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+			g.open(node, g.mems[node])
 		})
 	}
 }
