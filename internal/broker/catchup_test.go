@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -377,8 +376,9 @@ func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
 	g := newGroup(t)
 	node := g.lag()
 	b, r, leads := g.brokers[node-1], g.replica(node), g.owner()
-	checkpointed := make(chan error, 1)
+	checkpointed, inPlace := make(chan error, 1), make(chan struct{})
 	var job *captureJob
+	term := uint64(0) // of what is held back
 	var once [4]sync.Once
 	steps := map[string]func(){
 		"install-staged": func() {
@@ -400,7 +400,10 @@ func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
 				g.handOver(leads, 6-leads-node)
 				eventually(t, "there is more to write", func() (held bool) {
 					g.onWorker(node, func(r *replica) {
-						held = slices.ContainsFunc(r.incoming.held, func(a shard.Append) bool { return len(a.Entries) > 0 })
+						for _, a := range r.incoming.held {
+							term = max(term, a.HardState.GetTerm())
+						}
+						held = term > 0
 					})
 					return held
 				})
@@ -415,6 +418,8 @@ func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
 		},
 		"install-log": func() {
 			once[3].Do(func() {
+				defer close(inPlace)
+				g.pipes.setCut(node, true)
 				if on, _, err := b.db.Applied(sharedShard); err != nil || on.Index != r.incoming.applied.Index {
 					t.Errorf("the state store has entry %d, %v; the snapshot is of entry %d", on.Index, err, r.incoming.applied.Index)
 				}
@@ -427,10 +432,13 @@ func TestLaggingReplicaCatchesUpBySnapshot(t *testing.T) {
 		}
 	})
 	g.heal(node)
-	g.caughtUp(node)
 	if err := <-checkpointed; err != nil {
 		t.Error(err)
 	}
+	<-inPlace
+	eventually(t, "what was held back is written", func() bool { have, _, _ := r.log.HardState(); return term > 0 && have >= term })
+	g.heal(node)
+	g.caughtUp(node)
 	flushed := record.Applied{}
 	g.onWorker(node, func(r *replica) { flushed = r.flushed })
 	if on, _, err := b.db.Applied(sharedShard); err != nil || on.Index != flushed.Index {
