@@ -39,6 +39,7 @@ type confs struct {
 type owned struct {
 	replica *replica
 	status  shard.Status
+	before  uint64 // the commit index when it was looked at before; 0 is never
 	wish    *placement.Shard
 }
 
@@ -53,11 +54,11 @@ func (b *Broker) stepConfs(ctx context.Context, v *view) {
 	seen := make(map[uint64]uint64, len(all))
 	var news, steps []owned
 	for _, o := range all {
-		before := b.confs.seen[o.replica.id]
+		o.before = b.confs.seen[o.replica.id]
 		seen[o.replica.id] = o.status.Commit
 		if _, is := placement.Report(*o.wish, confOf(o.status.Conf)); is {
 			news = append(news, o)
-		} else if len(placement.NextConf(o.wish, o.knows(before))) > 0 {
+		} else if len(placement.NextConf(o.wish, o.knows())) > 0 {
 			steps = append(steps, o)
 		}
 	}
@@ -84,7 +85,7 @@ func (b *Broker) ownedShards(v *view) []owned {
 			w.callWait(func() {
 				for _, r := range some {
 					if status := r.shard.Status(); status.Owns && !r.closed {
-						all = append(all, owned{r, status, placements[r.id]})
+						all = append(all, owned{replica: r, status: status, wish: placements[r.id]})
 					}
 				}
 			})
@@ -99,16 +100,16 @@ func confOf(c *raftpb.ConfState) placement.Conf {
 }
 
 // knows is what the owner knows, for NextConf. A learner has caught up that lacks
-// little and has all that was committed when the shard was looked at before, at
-// the index seen: it keeps up.
-func (o *owned) knows(seen uint64) placement.Owner {
+// little and has all that was committed when the shard was looked at before: it
+// keeps up.
+func (o *owned) knows() placement.Owner {
 	k := placement.Owner{Conf: confOf(o.status.Conf), Active: []uint64{o.replica.raftID}}
 	for _, p := range o.status.Progress {
 		if !p.Active || p.RaftID == o.replica.raftID {
 			continue
 		}
 		k.Active = append(k.Active, p.RaftID)
-		if p.Learner && p.Replicates && seen > 0 && p.Match >= seen && p.Match+nearlyCaughtUp > o.status.LastIndex {
+		if p.Learner && p.Replicates && o.before > 0 && p.Match >= o.before && p.Match+nearlyCaughtUp > o.status.LastIndex {
 			k.CaughtUp = append(k.CaughtUp, p.RaftID)
 		}
 	}
@@ -190,7 +191,7 @@ func (b *Broker) ownsSince(o owned) (owns bool) {
 func (b *Broker) changeConfs(ctx context.Context, steps []owned) {
 	var confirmed map[uint64]*placement.Shard
 	for _, o := range steps {
-		next := placement.NextConf(o.wish, o.knows(b.confs.seen[o.replica.id]))
+		next := placement.NextConf(o.wish, o.knows())
 		if addsReplica(o.wish, next) {
 			if confirmed == nil {
 				v, err := b.confirmedView(ctx)
@@ -202,7 +203,7 @@ func (b *Broker) changeConfs(ctx context.Context, steps []owned) {
 			if o.wish = confirmed[o.replica.id]; o.wish == nil {
 				continue
 			}
-			next = placement.NextConf(o.wish, o.knows(b.confs.seen[o.replica.id]))
+			next = placement.NextConf(o.wish, o.knows())
 		}
 		if len(next) > 0 {
 			b.changeConf(o, next)

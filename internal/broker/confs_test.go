@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"context"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,10 +37,10 @@ func TestOwnerKnows(t *testing.T) {
 		"gets a snapshot":                 {4000, with(learner(4500), func(p *shard.Progress) { p.Replicates = false }), false},
 		"votes":                           {4000, with(learner(4500), func(p *shard.Progress) { p.Learner = false }), false},
 	} {
-		o := owned{replica: &replica{raftID: 1}, status: shard.Status{LastIndex: 5000, Commit: 4900,
+		o := owned{replica: &replica{raftID: 1}, before: v.seen, status: shard.Status{LastIndex: 5000, Commit: 4900,
 			Conf:     &raftpb.ConfState{Voters: []uint64{1}, Learners: []uint64{2}},
 			Progress: []shard.Progress{{RaftID: 1}, v.progress}}}
-		k := o.knows(v.seen)
+		k := o.knows()
 		if got := len(k.CaughtUp) == 1; got != v.caughtUp {
 			t.Errorf("a learner that %s: caught up %v", name, k.CaughtUp)
 		}
@@ -157,6 +159,113 @@ func TestWhatARemovalWaitsFor(t *testing.T) {
 		if got := v.waitsFor(v.nodes[3], up); got != c.want {
 			t.Errorf("a node that %s: %q", name, got)
 		}
+	}
+}
+
+// ownedShard is the cache's only shard as its owner has it, with its broker.
+func (c *testCluster) ownedShard() (b *Broker, o owned) {
+	c.t.Helper()
+	s := c.meta().caches[testScope].Shards[0]
+	eventually(c.t, "somebody owns the shard", func() bool {
+		for _, b = range c.brokers {
+			r := b.replicaOf(s.ID)
+			if r == nil {
+				continue
+			}
+			b.onWorker(r, func(s *shard.Shard) { o = owned{replica: r, status: s.Status(), before: 1} })
+			if o.status.Owns {
+				return true
+			}
+		}
+		return false
+	})
+	o.wish = &s
+	return b, o
+}
+
+// TestOnlyAnOwnerReports: who has no majority does not know what the
+// configuration is.
+func TestOnlyAnOwnerReports(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 3, nil)
+	c.create(1, 3)
+	c.awaitReplicas(3)
+	b, o := c.ownedShard()
+	if len(b.confirmOwners(context.Background(), []owned{o})) != 1 {
+		t.Error("an owner is not confirmed")
+	}
+	other := o
+	other.status.Term--
+	if len(b.confirmOwners(context.Background(), []owned{other})) != 0 {
+		t.Error("one of an earlier term is")
+	}
+	c.pipes.setCut(b.node, true)
+	if len(b.confirmOwners(context.Background(), []owned{o})) != 0 {
+		t.Error("one that is cut off is")
+	}
+}
+
+// TestNothingIsChangedOnOldNews: a change of replicas is proposed only to the
+// very configuration and term that it was thought of for, and what adds one only
+// if the metadata still says so.
+func TestNothingIsChangedOnOldNews(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 1, nil)
+	c.create(1, 1)
+	b, o := c.ownedShard()
+	stale := *o.wish
+	stale.Replicas = append(slices.Clone(stale.Replicas), placement.Replica{Raft: stale.NextRaft, Node: 2, Want: placement.Voter})
+	stale.NextRaft++
+	o.wish = &stale
+	steps := placement.NextConf(o.wish, o.knows())
+	if len(steps) != 1 || !addsReplica(o.wish, steps) {
+		t.Fatalf("steps %v", steps)
+	}
+	unchanged := func(what string) {
+		t.Helper()
+		b.onWorker(o.replica, func(s *shard.Shard) {
+			if now := s.Status(); now.LastIndex != o.status.LastIndex || !proto.Equal(now.Conf, o.status.Conf) {
+				t.Errorf("%s: it is changed: %+v, was %+v", what, now, o.status)
+			}
+		})
+	}
+	b.changeConfs(context.Background(), []owned{o})
+	unchanged("a placement that is not in the metadata")
+	later, other := o, o
+	later.status.Term++
+	b.changeConf(later, steps)
+	unchanged("another term")
+	other.status.Conf = &raftpb.ConfState{Voters: []uint64{1, 9}}
+	b.changeConf(other, steps)
+	unchanged("another configuration")
+	b.changeConf(o, steps)
+	b.onWorker(o.replica, func(*shard.Shard) {}) // it has been advanced
+	b.onWorker(o.replica, func(s *shard.Shard) {
+		if now := s.Status(); now.LastIndex == o.status.LastIndex {
+			t.Error("nothing is changed at all")
+		}
+	})
+}
+
+// TestWishesAreForWhatWasPlanned: a change of a placement is not made to a later
+// one.
+func TestWishesAreForWhatWasPlanned(t *testing.T) {
+	t.Parallel()
+	c := openCluster(t, 2, nil)
+	c.create(1, 2)
+	c.awaitReplicas(2)
+	b, v := c.brokers[0], c.meta()
+	s := v.caches[testScope].Shards[0]
+	other := 3 - s.Prefer
+	change := placement.Change{Shard: s.ID, Prefer: other}
+	c.must(b.updateShard(context.Background(), s.ID, func(s *placement.Shard) bool { s.NextRaft++; return true }))
+	c.must(b.wish(context.Background(), v, change))
+	if s := c.meta().caches[testScope].Shards[0]; s.Prefer == other {
+		t.Errorf("a change for an earlier placement was made: %+v", s)
+	}
+	c.must(b.wish(context.Background(), c.meta(), change))
+	if s := c.meta().caches[testScope].Shards[0]; s.Prefer != other {
+		t.Errorf("it was not made at all: %+v", s)
 	}
 }
 
