@@ -243,6 +243,14 @@ func (b *Broker) changeConf(o owned, steps []placement.Step) {
 	}
 }
 
+// tellJoint tells of a shard whose owner has entered a joint configuration, which
+// it leaves by itself. It runs on the shard's worker.
+func (b *Broker) tellJoint(s *shard.Shard) {
+	if now := s.Status(); now.Leader && confOf(now.Conf).Joint {
+		b.opts.Cluster.OnStep("conf-joint-applied")
+	}
+}
+
 // learnNodes notes where the shard's replicas are, by its placement. It runs on
 // the worker.
 func (r *replica) learnNodes(s *placement.Shard) {

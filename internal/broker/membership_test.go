@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -316,4 +317,66 @@ func TestDriversAreLostOnTheWay(t *testing.T) {
 	}
 	load.goesOn()
 	load.end()
+}
+
+// TestRemovedBrokerStops: a broker that was removed while it ran hears so from
+// the others, and stops with a sentence that says what to do.
+func TestRemovedBrokerStops(t *testing.T) {
+	t.Parallel()
+	var fatal atomic.Pointer[error]
+	brokers, _ := openLinked(t, 3, func(node uint64, o *Options) {
+		o.Fatal = func(err error) {
+			if node != 3 {
+				t.Errorf("broker %d stops: %v", node, err)
+			}
+			fatal.Store(&err)
+		}
+	})
+	ctx := context.Background()
+	if _, err := brokers[0].RemoveNode(ctx, 3); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it stops", func() bool { return fatal.Load() != nil })
+	if err := *fatal.Load(); !strings.Contains(err.Error(), "node 3 was removed from this cluster") {
+		t.Errorf("it says %v", err)
+	}
+	info, err := brokers[1].RemoveNode(ctx, 3) // once more
+	if err != nil || info.State != felix.NodeRemoved {
+		t.Errorf("%+v, %v", info, err)
+	}
+}
+
+// TestStepsAreTold: what changes replicas tells of each step, so that tests can
+// crash a broker there.
+func TestStepsAreTold(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	told := map[string]int{}
+	c := openCluster(t, 3, func(o *Options) {
+		o.Cluster.OnStep = func(step string) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[step]++
+		}
+	})
+	c.create(1, 1)
+	c.awaitReplicas(1)
+	from := c.meta().caches[testScope].Shards[0].Replicas[0].Node
+	_, err := c.brokers[0].MoveShard(context.Background(), testScope, 0, from, from%3+1)
+	c.must(err)
+	eventually(t, "it has moved", func() bool {
+		s := c.meta().caches[testScope].Shards[0]
+		return c.settled(1) && s.Replicas[0].Node == from%3+1
+	})
+	_, err = c.brokers[0].RemoveNode(context.Background(), 3)
+	c.must(err)
+	eventually(t, "the node is removed", func() bool { return c.meta().nodes[3].State == nodeRemoved })
+	for _, step := range []string{"wish-written", "conf-learner-proposed", "conf-learner-applied", "conf-reported", "conf-joint-proposed",
+		"conf-joint-applied", "conf-left", "node-state-written", "node-removed"} {
+		mu.Lock()
+		if told[step] == 0 {
+			t.Errorf("nobody was told of %s: %v", step, told)
+		}
+		mu.Unlock()
+	}
 }

@@ -324,6 +324,7 @@ func (w *worker) takeChanges(r *replica) {
 		clear(w.out.Changed)
 		w.out.Changed = w.out.Changed[:0]
 		w.ledBy(r)
+		w.b.tellJoint(r.shard)
 		w.b.poke()
 	}
 	if r.id == metaShard {
