@@ -94,6 +94,10 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 		os.Exit(exitFail)
 	}
 	d, err := start(ctx, c, log, fatal, stdout)
+	if err != nil && ctx.Err() != nil {
+		log.Info("stopped before the broker was up", "error", err)
+		return nil // as asked: it may have waited for others
+	}
 	if err != nil {
 		return err
 	}

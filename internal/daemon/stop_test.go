@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -226,6 +227,21 @@ func TestStopWithWaitingClients(t *testing.T) {
 		if line, err := c.in.ReadString('\n'); err != nil || line != ":0\r\n" {
 			t.Errorf("a waiting client got %q, %v", line, err)
 		}
+	}
+}
+
+// A broker that waits for others is stopped like one that serves.
+func TestStopWhileWaitingForOthers(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nobody.Close() }()
+	p := launch(t, append(serveArgs(t.TempDir()), "--node-id", "1", "--peers", "1=127.0.0.1:1,2="+nobody.Addr().String())...)
+	reached(t, p, "it waits", func() bool { return strings.Contains(p.log(), "waiting to form the cluster") })
+	p.stop()
+	if !strings.Contains(p.log(), "stopped before the broker was up") {
+		t.Errorf("the log:\n%s", p.log())
 	}
 }
 
