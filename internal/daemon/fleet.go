@@ -124,7 +124,11 @@ func (f *Fleet) introduce() {
 func (f *Fleet) start(ctx context.Context, fatal func(error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var starting sync.WaitGroup
+	var (
+		starting sync.WaitGroup
+		first    sync.Once
+		culprit  *member // the first that could not start, which is why others could not
+	)
 	for _, m := range f.members {
 		starting.Go(func() {
 			ctx, giveUp := context.WithCancel(ctx)
@@ -147,31 +151,18 @@ func (f *Fleet) start(ctx context.Context, fatal func(error)) error {
 				})
 			})
 			if m.err != nil && !m.left() {
+				first.Do(func() { culprit = m })
 				cancel() // the others may wait for it
 			}
 		})
 	}
 	starting.Wait()
-	return f.startError()
-}
-
-// startError is why the fleet cannot be, after everything of it has been stopped.
-func (f *Fleet) startError() error {
-	var first error
-	for _, m := range f.members {
-		if m.err == nil || m.left() {
-			continue
-		}
-		if err := fmt.Errorf("node %d: %w", m.config.NodeID, m.err); first == nil || errors.Is(first, context.Canceled) {
-			first = err
-		}
-	}
-	if first == nil {
+	if culprit == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), f.members[0].config.StopTimeout)
-	defer cancel()
-	return errors.Join(first, f.Stop(ctx))
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), f.members[0].config.StopTimeout)
+	defer stop()
+	return errors.Join(fmt.Errorf("node %d: %w", culprit.config.NodeID, culprit.err), f.Stop(ctx))
 }
 
 // left says whether the cluster has removed the broker.

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/felix-go/felix/internal/cli/clitest"
 )
 
 // fleetLine is a broker in the banner of `felix dev --nodes`.
@@ -30,17 +33,18 @@ func devNodes(t *testing.T, dir, nodes string) (p *process, resp, http []string)
 	return p, resp, http
 }
 
-// Three brokers in one process all serve, stop as one, and come back on other
-// ports with what they had.
+// Three brokers in one process are one cluster: each serves what another was
+// told, they stop as one, and find each other again on other ports.
 func TestDevNodes(t *testing.T) {
 	dir := t.TempDir()
 	p, resp, _ := devNodes(t, dir, "3")
 	if len(resp) != 3 {
 		t.Fatalf("the banner:\n%s", p.output())
 	}
-	before := make([]int64, len(resp))
 	for i, addr := range resp {
-		before[i] = number(t, dial(t, addr).call(t, "INCR", "k"))
+		if n := number(t, dial(t, addr).call(t, "INCR", "k")); n != int64(i+1) {
+			t.Errorf("INCR at node %d: %d", i+1, n)
+		}
 	}
 	if got := refuses(t, exitFail, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0"); got != "data directory "+dir+": it is that of several brokers: give --nodes, or another --data-dir" {
 		t.Error(got)
@@ -48,8 +52,8 @@ func TestDevNodes(t *testing.T) {
 	p.stop()
 	p, resp, _ = devNodes(t, dir, "3")
 	for i, addr := range resp {
-		if n := number(t, dial(t, addr).call(t, "INCR", "k")); n <= before[i] {
-			t.Errorf("INCR at node %d after a restart: %d after %d", i+1, n, before[i])
+		if n := number(t, dial(t, addr).call(t, "INCR", "k")); n != int64(i+4) {
+			t.Errorf("INCR at node %d after a restart: %d", i+1, n)
 		}
 	}
 	p.stop()
@@ -82,4 +86,43 @@ func TestMembers(t *testing.T) {
 			t.Errorf("%d: %+v", i, m)
 		}
 	}
+}
+
+// felixctl works on a real cluster as it does on the model of one.
+func TestClusterScripts(t *testing.T) {
+	_, _, http := devNodes(t, t.TempDir(), "3")
+	clitest.Run(t, "../cli/testdata/three", strings.Join(http, ","))
+}
+
+// A fleet that gets more brokers has them join; one that is removed stops alone,
+// stays out at the next start, and what it held is on the others.
+func TestFleetGrowsAndShrinks(t *testing.T) {
+	dir := t.TempDir()
+	p, resp, _ := devNodes(t, dir, "2")
+	dial(t, resp[0]).call(t, "INCR", "k")
+	p.stop()
+	p, resp, http := devNodes(t, dir, "3")
+	if n := number(t, dial(t, resp[2]).call(t, "INCR", "k")); n != 2 {
+		t.Errorf("INCR at the broker that has joined: %d", n)
+	}
+	first := &process{t: t, http: http[0]}
+	if status, body := post(t, first, "felix.v1.ClusterService/NodeRemove", `{"id":"2"}`); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	reached(t, p, "node 2 is removed and stops", func() bool {
+		_, err := net.Dial("tcp", http[1])
+		return err != nil
+	})
+	if n := number(t, dial(t, resp[2]).call(t, "INCR", "k")); n != 3 {
+		t.Errorf("INCR after a broker was removed: %d", n)
+	}
+	p.stop()
+	p, resp, _ = devNodes(t, dir, "3")
+	if !strings.Contains(p.output(), "node 2   was removed from the cluster") || len(resp) != 2 {
+		t.Errorf("the banner:\n%s", p.output())
+	}
+	if n := number(t, dial(t, resp[1]).call(t, "INCR", "k")); n != 4 {
+		t.Errorf("INCR without the broker that was removed: %d", n)
+	}
+	p.stop()
 }
