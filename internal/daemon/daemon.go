@@ -160,8 +160,7 @@ func (d *Daemon) openDoors(m *metrics) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.register(registry, d.broker, d.resp, redis)
-	cluster, _ := any(d.broker).(felix.Cluster)
-	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Cluster: cluster, Log: d.log, Ready: d.ready, Metrics: registry, Register: registry,
+	d.http = httpapi.NewServer(httpapi.Handler(d.broker, httpapi.Options{Cluster: d.broker, Log: d.log, Ready: d.ready, Metrics: registry, Register: registry,
 		RequestTimeout: d.config.RequestTimeout}), d.log)
 	d.serve("RESP", d.resp.Serve)
 	d.serve("HTTP", func() error { return d.http.Serve(httpapi.LimitConnections(d.listeners.http, d.config.MaxConnections)) })
