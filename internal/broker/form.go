@@ -24,6 +24,8 @@ const (
 	tellEvery     = 5 * time.Second
 )
 
+const needsListener = "a broker of a cluster needs a listener for the others"
+
 // begin counts the start, and says which node the broker is.
 func (b *Broker) begin() (uint64, error) {
 	if why := b.opts.cannotEnter(b.dir.id()); why != "" {
@@ -56,7 +58,7 @@ func (o *Options) cannotEnter(id identity) string {
 	case !among && len(c.Peers) > 0:
 		return fmt.Sprintf("--peers %s does not have node %d, which this broker is", peersText(c.Peers), o.NodeID)
 	case c.Listener == nil:
-		return "a broker of a cluster needs a listener for the others"
+		return needsListener
 	}
 	return cannotDial(c)
 }
