@@ -299,8 +299,8 @@ func (b *Broker) join(ctx context.Context) error {
 	if err := b.enter(ctx); err != nil {
 		return err
 	}
-	if b.links != nil {
-		b.setPeers(peersOf(b.dir.id().Founders)) // who may only be known now
+	if founders := b.dir.id().Founders; len(founders) > 0 {
+		b.setPeers(peersOf(founders)) // who they are was not known before
 	}
 	return b.openShards(ctx)
 }

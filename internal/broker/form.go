@@ -284,7 +284,7 @@ func (f *formation) lead(ctx context.Context, answers []probed) (waits []string,
 	askAll(answers, func(a *probed) {
 		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 		defer cancel()
-		a.err = f.b.caller(a.addr).Adopt(ctx, peer.Adoption{ClusterID: id.ClusterID, Founders: id.peers()})
+		a.err = f.b.caller(a.addr).Adopt(ctx, peer.Adoption{ClusterID: id.ClusterID, Founders: peersOf(id.Founders)})
 	})
 	for i := range answers {
 		a := &answers[i]
@@ -344,15 +344,6 @@ func (id *identity) found(now []founder) error {
 	}
 	id.Founders = now
 	return nil
-}
-
-// peers are the founders as peers.
-func (id *identity) peers() []peer.Peer {
-	var all []peer.Peer
-	for _, f := range id.Founders {
-		all = append(all, peer.Peer{Node: f.ID, StoreID: f.StoreID, Addr: f.PeerAddr})
-	}
-	return all
 }
 
 // probe says who the broker is.

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +176,7 @@ func (b *Broker) admitNode(ctx context.Context, j peer.JoinRequest) (peer.JoinRe
 			return peer.JoinReply{}, err
 		}
 		if raft := v.cluster.Shard.ReplicaOn(j.Node); raft != 0 {
-			return peer.JoinReply{ClusterID: v.cluster.ClusterID, MetaRaftID: raft, Nodes: v.members()}, nil
+			return peer.JoinReply{ClusterID: v.cluster.ClusterID, MetaRaftID: raft, Nodes: v.peers()}, nil
 		}
 		select {
 		case <-poll.C:
@@ -260,16 +259,4 @@ func (b *Broker) recordNode(ctx context.Context, known *nodeMeta, j *peer.JoinRe
 		b.opts.Cluster.OnStep("join-recorded")
 	}
 	return err
-}
-
-// members are the brokers that the cluster has.
-func (v *view) members() []peer.Peer {
-	var all []peer.Peer
-	for _, n := range v.nodes {
-		if n.State != nodeRemoved {
-			all = append(all, peer.Peer{Node: n.ID, StoreID: n.StoreID, Addr: n.PeerAddr})
-		}
-	}
-	slices.SortFunc(all, func(x, y peer.Peer) int { return cmp.Compare(x.Node, y.Node) })
-	return all
 }
