@@ -191,6 +191,7 @@ func (l *load) add(rng *rand.Rand, id uint64) {
 	}
 }
 
+// keyOf is the counter number k.
 func keyOf(k int) []byte { return fmt.Appendf(nil, "key/%d", k) }
 
 // hotOp is an operation on a hot key.
