@@ -57,11 +57,34 @@ type node struct {
 type incarnation struct {
 	node   *node
 	opened atomic.Pointer[broker.Broker] // nil until it is open
-	ln     net.Listener
+	ln     *socket
 	disk   *disk
 	dead   atomic.Bool   // it has crashed, though it may not know
 	gone   chan struct{} // closed when it is dead, or was stopped
 	once   sync.Once
+}
+
+// socket is a broker's listener. When its address is taken away, because the
+// broker has crashed, that does not notice.
+type socket struct {
+	net.Listener
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Accept implements net.Listener.
+func (s *socket) Accept() (net.Conn, error) {
+	c, err := s.Listener.Accept()
+	if err != nil {
+		<-s.closed
+	}
+	return c, err
+}
+
+// Close implements net.Listener.
+func (s *socket) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Listener.Close()
 }
 
 func (i *incarnation) end() { i.once.Do(func() { close(i.gone) }) }
@@ -177,7 +200,7 @@ func (n *node) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i := &incarnation{node: n, ln: ln, gone: make(chan struct{})}
+	i := &incarnation{node: n, ln: &socket{Listener: ln, closed: make(chan struct{})}, gone: make(chan struct{})}
 	n.mu.Lock()
 	i.disk = n.disk
 	n.now = i
@@ -267,7 +290,7 @@ func (i *incarnation) crash() {
 	n := i.node
 	i.node.c.wire.cut(i)
 	i.end()
-	_ = i.ln.Close() // the broker may have
+	_ = i.ln.Listener.Close() // the broker may have
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.now == i {
