@@ -31,9 +31,14 @@ type broker struct {
 // launch starts a broker on dir; the end of the test kills it.
 func launch(t *testing.T, binary, dir string) *broker {
 	t.Helper()
-	b := &broker{t: t, up: make(chan string, 1), ended: make(chan struct{}),
-		cmd: exec.Command(binary, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
-			"--peer-addr", "127.0.0.1:0", "--checkpoint-interval", "50ms")}
+	return run(t, exec.Command(binary, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
+		"--peer-addr", "127.0.0.1:0", "--checkpoint-interval", "50ms"))
+}
+
+// run starts a broker; the end of the test kills it.
+func run(t *testing.T, cmd *exec.Cmd) *broker {
+	t.Helper()
+	b := &broker{t: t, up: make(chan string, 1), ended: make(chan struct{}), cmd: cmd}
 	stderr, err := b.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -139,8 +144,10 @@ func dial(addr string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, r: bufio.NewReader(c)}, nil
+	return newConn(c), nil
 }
+
+func newConn(c net.Conn) *conn { return &conn{Conn: c, r: bufio.NewReader(c)} }
 
 // send writes a command.
 func (c *conn) send(args ...string) error {
