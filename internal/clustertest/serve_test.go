@@ -77,17 +77,17 @@ func TestAddsAreNeverSentTwice(t *testing.T) {
 	c.create(1, "main", felix.CacheSettings{Shards: 4})
 	l := c.startLoad("main", 12, 1, 2, 3)
 	rng := rand.New(rand.NewPCG(rand.Uint64(), 1))
-	for cuts := 0; cuts < 60; cuts++ {
+	for began := time.Now(); c.wire.cuts.Load() < 40 || l.errors()[felix.OutcomeUnknown] < 5; {
+		if time.Since(began) > patience {
+			t.Fatalf("%d connections were cut, and no more than %v hit", c.wire.cuts.Load(), l.errors())
+		}
 		from, to := uint64(1+rng.IntN(3)), uint64(1+rng.IntN(3))
-		c.wire.set(direction{from, to}, state{cutAfter: 1 + rng.IntN(20_000)})
-		time.Sleep(time.Duration(rng.IntN(60)) * time.Millisecond)
+		c.wire.set(direction{from, to}, state{cutAfter: 1 + rng.IntN(3000)})
+		time.Sleep(time.Duration(rng.IntN(40)) * time.Millisecond)
 	}
 	c.wire.heal()
 	l.advance(200)
 	l.check(1, 2, 3)
-	if l.failed[felix.OutcomeUnknown] == 0 {
-		t.Error("no outcome was ever unknown: the cuts hit nothing")
-	}
 }
 
 // TestCreatedAnywhereWorksEverywhere: as soon as a broker has answered that a

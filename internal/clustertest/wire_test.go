@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,7 @@ type wire struct {
 	states  map[direction]state
 	nodes   map[string]*node // by peer address
 	conns   map[*cable]struct{}
+	cuts    atomic.Int64 // connections that cutAfter has ended
 }
 
 func newWire() *wire {
@@ -187,6 +189,7 @@ func (c *cable) pass(d direction, p packet) (send []byte, last bool) {
 			if s.cutAfter > 0 {
 				if last = s.cutAfter <= len(send); last {
 					send, s.cutAfter = send[:s.cutAfter], 0
+					c.wire.cuts.Add(1)
 				} else {
 					s.cutAfter -= len(send)
 				}

@@ -124,6 +124,30 @@ func (m *member) ready() {
 	}
 }
 
+// says waits until the member logs a line with all of the words.
+func (m *member) says(words ...string) {
+	t := m.c.t
+	t.Helper()
+	has := func(line string) bool {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				return false
+			}
+		}
+		return true
+	}
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		for line := range strings.Lines(m.b.text()) {
+			if has(line) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("node %d does not say %q:\n%s", m.id, words, m.b.text())
+		}
+	}
+}
+
 // admin is a client of the member's HTTP door.
 func (m *member) admin() *client.Client {
 	m.c.t.Helper()
