@@ -93,7 +93,7 @@ func TestPausedOwner(t *testing.T) {
 			c := startCluster(t, binary, 3, felix.CacheSettings{Shards: 1}, "--reads", reads)
 			y := newTraffic(t)
 			y.through(2, c.members...)
-			for range 3 {
+			for range 2 {
 				y.advance(300)
 				owner := c.owner()
 				if err := owner.b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {

@@ -44,12 +44,36 @@ type process struct {
 
 var respAddr = regexp.MustCompile(`resp_addr=(\S+)`)
 
+// scratch is a directory for what all tests share.
+var scratch string
+
+// TestMain makes it and removes it.
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "crashtest"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(scratch) // it is where things may be lost
+	os.Exit(code)
+}
+
+// built is the broker's binary, which the first test makes for all.
+var built = sync.OnceValues(func() (string, error) {
+	binary := filepath.Join(scratch, "felix")
+	if out, err := exec.Command("go", "build", "-o", binary, "github.com/felix-go/felix/cmd/felix").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building felix: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
 // build makes the broker's binary.
 func build(t *testing.T) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "felix")
-	if out, err := exec.Command("go", "build", "-o", binary, "github.com/felix-go/felix/cmd/felix").CombinedOutput(); err != nil {
-		t.Fatalf("building felix: %v\n%s", err, out)
+	binary, err := built()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return binary
 }

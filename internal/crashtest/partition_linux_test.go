@@ -3,6 +3,7 @@ package crashtest
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -113,8 +114,9 @@ func partition(t *testing.T, binary string) {
 	y.through(3, c.members...)
 	y.advance(500)
 	const split, whole = 1500 * time.Millisecond, 500 * time.Millisecond
-	for i, m := range c.members {
-		next := c.members[(i+1)%3]
+	for range number(t, "FELIX_PARTITION_ROUNDS", 1) {
+		order := rand.Perm(len(c.members))
+		m, next := c.members[order[0]], c.members[order[1]]
 		for _, s := range []struct {
 			name string
 			cut  func()
