@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer"
@@ -123,6 +124,53 @@ func TestReadsMode(t *testing.T) {
 	}
 	if _, err := Open(context.Background(), Options{Dir: "data", FS: vfs.NewMem(), Cluster: ClusterOptions{Reads: "hope"}}); err == nil {
 		t.Error("any word is a way to confirm reads")
+	}
+}
+
+// fenceCounter counts the messages with which owners of the shared shard ask
+// others whether they still are.
+type fenceCounter struct {
+	network
+	fences *atomic.Int64
+}
+
+func (n fenceCounter) SendRaft(node uint64, ms []peer.Message) {
+	for _, m := range ms {
+		if m.Shard == sharedShard && m.M.GetType() == raftpb.MsgHeartbeat && len(m.M.GetContext()) > 0 {
+			n.fences.Add(1)
+		}
+	}
+	n.network.SendRaft(node, ms)
+}
+
+// TestReadsModeReachesShards: reads that follow each other take a fence each, and
+// once the cluster lets owners have leases hardly any.
+func TestReadsModeReachesShards(t *testing.T) {
+	t.Parallel()
+	var fences atomic.Int64
+	_, brokers := openPiped(t, 4, func(_ uint64, o *Options) {
+		pipe := o.net
+		o.net = func(b *Broker) network { return fenceCounter{pipe(b), &fences} }
+	})
+	caches := shareCache(t, brokers)
+	mustDo(t, caches[3], add("k", 1))
+	const reads = 200
+	count := func() int64 {
+		before := fences.Load()
+		for range reads {
+			mustDo(t, caches[3], get)
+		}
+		return fences.Load() - before
+	}
+	if n := count(); n < reads {
+		t.Errorf("%d reads took %d fences", reads, n)
+	}
+	for _, b := range brokers {
+		pretend(b, func(v *view) { delete(v.features, leaseFreeReads) })
+		b.look()
+	}
+	if n := count(); n >= reads/2 {
+		t.Errorf("%d reads with leases took %d fences", reads, n)
 	}
 }
 
