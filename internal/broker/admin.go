@@ -220,17 +220,24 @@ func (v *view) waitsFor(n *nodeMeta, up map[uint64]bool) string {
 	}
 	switch {
 	case left > 0 && !slices.ContainsFunc(v.others(n.ID), func(id uint64) bool { return up[id] }):
-		return fmt.Sprintf("%d replicas, for which there is no other broker that is up and may have them", left)
+		return fmt.Sprintf("%s, for which there is no other broker that is up and may have them", replicasLeft(left))
 	case stuck > 0:
-		return fmt.Sprintf("%d replicas, %d of them of shards that have no majority: bring their brokers back", left, stuck)
+		return fmt.Sprintf("%s, %d of them of shards that have no majority: bring their brokers back, or delete the caches", replicasLeft(left), stuck)
 	case left > 0:
-		return fmt.Sprintf("%d replicas that are going to other brokers", left)
+		return fmt.Sprintf("%s to go to other brokers", replicasLeft(left))
 	case n.State == nodeRemoving && meta:
 		return "its copy of the metadata to be given up"
 	case n.State == nodeRemoving:
 		return "its removal to be noted"
 	}
 	return ""
+}
+
+func replicasLeft(n int) string {
+	if n == 1 {
+		return "1 replica"
+	}
+	return fmt.Sprintf("%d replicas", n)
 }
 
 // canChange says whether most of a shard's voters are up.

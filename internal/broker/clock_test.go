@@ -201,3 +201,20 @@ func TestClockComparesTheMiddle(t *testing.T) {
 		}
 	}
 }
+
+// TestAhead: a peer's clock is ahead by what it showed, however long ago.
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	c := newWallClock(time.Second)
+	c.SetPeers([]uint64{2}, 0)
+	if c.Ahead(2, 1000, 0) != 0 || c.Ahead(3, 1000, 0) != 0 {
+		t.Error("a clock that was not compared is ahead")
+	}
+	c.Observe(2, 5000, time.Second, time.Second)
+	if got := c.Ahead(2, 6500, 3*time.Second); got != 500*time.Millisecond {
+		t.Errorf("ahead by %v", got)
+	}
+	if got := c.Ahead(2, 6500+clockMemory.Milliseconds(), 3*time.Second+clockMemory); got != 0 {
+		t.Errorf("ahead by %v, as it was long ago", got)
+	}
+}

@@ -140,9 +140,9 @@ func TestWhatARemovalWaitsFor(t *testing.T) {
 		want   string
 	}{
 		"is active":          {nodeActive, []uint64{3}, []uint64{1}, []uint64{1, 2, 3}, ""},
-		"goes":               {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 2, 3}, "1 replicas that are going to other brokers"},
-		"has no heirs":       {nodeDraining, []uint64{3}, []uint64{1}, []uint64{3}, "1 replicas, for which there is no other broker that is up and may have them"},
-		"has no majority":    {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 3}, "1 replicas, 1 of them of shards that have no majority: bring their brokers back"},
+		"goes":               {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 2, 3}, "1 replica to go to other brokers"},
+		"has no heirs":       {nodeDraining, []uint64{3}, []uint64{1}, []uint64{3}, "1 replica, for which there is no other broker that is up and may have them"},
+		"has no majority":    {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 3}, "1 replica, 1 of them of shards that have no majority: bring their brokers back, or delete the caches"},
 		"has only metadata":  {nodeRemoving, []uint64{2}, []uint64{1, 3}, []uint64{1, 2, 3}, "its copy of the metadata to be given up"},
 		"keeps the metadata": {nodeDraining, []uint64{2}, []uint64{1, 3}, []uint64{1, 2, 3}, ""},
 		"has nothing":        {nodeRemoving, []uint64{2}, []uint64{1}, []uint64{1, 2, 3}, "its removal to be noted"},

@@ -51,12 +51,6 @@ func (b *Broker) fitNodes() map[uint64]fitness {
 	return fit
 }
 
-// transfer gives the ownership of a shard to its replica at a node, if there is a
-// voter that has nearly all of the log. No client sees it.
-func (b *Broker) transfer(r *replica, toNode uint64) {
-	r.worker.call(func() { r.worker.handOver(r, map[uint64]fitness{toNode: {now: true}}, toNode) })
-}
-
 // handOver begins to give the ownership of a shard to one of the fit nodes, best
 // the preferred one. It says whether it has, or does already, or may later. It
 // runs on the worker.
