@@ -187,7 +187,7 @@ func (d *dataDir) path(name string) string { return d.fs.PathJoin(d.dir, name) }
 
 // openDataDir makes or opens the directory, locks it, and reads its identity.
 // Every error is one line that names the directory and what to do.
-func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
+func openDataDir(fs vfs.FS, dir string) (opened *dataDir, err error) {
 	if dir == "" {
 		return nil, errors.New("no data directory was given: counters need durable storage")
 	}
@@ -200,7 +200,7 @@ func openDataDir(fs vfs.FS, dir string) (_ *dataDir, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.lock.Close())
+			opened, err = nil, errors.Join(err, d.lock.Close()) // nobody else has to close it
 		}
 	}()
 	raw, err := readFile(fs, d.path("felix.json"))

@@ -186,7 +186,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	reached(t, p, "the stop to begin", func() bool { return strings.Contains(p.log(), "broker is stopping") })
 	select {
 	case <-p.ended:
-		t.Fatal("the stop did not wait for the request")
+		t.Fatalf("the stop did not wait for the request; the log:\n%s", p.log())
 	case <-time.After(300 * time.Millisecond):
 	}
 	p.signal(syscall.SIGTERM)
