@@ -210,9 +210,8 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 		if err != nil {
 			return info, false, "", err
 		}
-		asked := settings
 		nodes := b.usable(v)
-		asked, err = b.normalize(asked, len(nodes))
+		asked, err := b.normalize(settings, len(nodes))
 		if err != nil {
 			return info, false, "", err
 		}
@@ -436,9 +435,13 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	defer cancel()
 	b.metaMu.Lock()
 	defer b.metaMu.Unlock()
-	m, err := b.readCache(ctx, scope)
+	v, err := b.confirmedView(ctx)
 	if err != nil {
 		return err
+	}
+	m := v.caches[scope]
+	if m == nil {
+		return felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
 	}
 	_, err = b.metaDo(ctx, felix.Op{Kind: felix.Delete, View: felix.ViewValue, Key: cacheKey(scope)})
 	if err != nil && !felix.AsError(err).MayBeApplied() {

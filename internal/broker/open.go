@@ -33,7 +33,7 @@ func (b *Broker) openShards(ctx context.Context) error {
 	if err := b.openMeta(onDisk); err != nil {
 		return err
 	}
-	if b.opts.Cluster.Listener == nil { // nobody else is waited for
+	if b.opts.Cluster.Listener == nil || b.dir.id().Format < dataFormat { // nobody else is waited for
 		timed, cancel := context.WithTimeout(ctx, metaTimeout)
 		defer cancel()
 		ctx = timed
@@ -152,10 +152,11 @@ func (b *Broker) awaitCluster(ctx context.Context) (*view, error) {
 	defer poll.Stop()
 	for {
 		v, err := b.readView(ctx)
-		if err != nil {
+		var bad badMeta
+		switch {
+		case errors.As(err, &bad):
 			return nil, fmt.Errorf("reading the metadata: %w", err)
-		}
-		if v.cluster != nil {
+		case err == nil && v.cluster != nil:
 			return v, nil
 		}
 		b.campaignForNew()
@@ -205,7 +206,11 @@ func (b *Broker) beginCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	writing, cancel := context.WithTimeout(ctx, b.opts.RequestTimeout)
+	patience := b.opts.RequestTimeout
+	if len(id.Founders) == 1 {
+		patience = b.opts.metaTimeout
+	}
+	writing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := b.metaWrite(writing, ops); err != nil && len(id.Founders) == 1 {
 		return err
@@ -218,10 +223,11 @@ func (b *Broker) beginCluster(ctx context.Context) error {
 // firstRound brings the broker in line with the metadata: as it is now, if it has
 // an owner, or else as it was.
 func (b *Broker) firstRound(ctx context.Context, v *view) error {
-	patient, cancel := ctx, context.CancelFunc(func() {})
-	if !v.alone(b.node) {
-		patient, cancel = context.WithTimeout(ctx, confirmPatience)
+	patience := confirmPatience
+	if v.alone(b.node) {
+		patience = metaTimeout
 	}
+	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := b.follow(v); err != nil {
 		return err

@@ -241,8 +241,10 @@ func (b *Broker) readConfirmed(ctx context.Context) (*view, error) {
 }
 
 // confirmedView is the metadata as of now: nothing that was acknowledged before
-// is missing.
+// is missing. It waits for no longer than any request does.
 func (b *Broker) confirmedView(ctx context.Context) (*view, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.opts.RequestTimeout)
+	defer cancel()
 	v, err := b.readConfirmed(ctx)
 	b.mustRead(err)
 	return v, err
