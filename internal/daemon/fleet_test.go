@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -91,4 +92,37 @@ func TestMembers(t *testing.T) {
 func TestClusterScripts(t *testing.T) {
 	_, _, http := devNodes(t, t.TempDir(), "3")
 	clitest.Run(t, "../cli/testdata/three", strings.Join(http, ","))
+}
+
+// A fleet that gets more brokers has them join; one that is removed stops alone,
+// stays out at the next start, and what it held is on the others.
+func TestFleetGrowsAndShrinks(t *testing.T) {
+	dir := t.TempDir()
+	p, resp, _ := devNodes(t, dir, "2")
+	dial(t, resp[0]).call(t, "INCR", "k")
+	p.stop()
+	p, resp, http := devNodes(t, dir, "3")
+	if n := number(t, dial(t, resp[2]).call(t, "INCR", "k")); n != 2 {
+		t.Errorf("INCR at the broker that has joined: %d", n)
+	}
+	first := &process{t: t, http: http[0]}
+	if status, body := post(t, first, "felix.v1.ClusterService/NodeRemove", `{"id":"2"}`); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	reached(t, p, "node 2 is removed and stops", func() bool {
+		_, err := net.Dial("tcp", http[1])
+		return err != nil
+	})
+	if n := number(t, dial(t, resp[2]).call(t, "INCR", "k")); n != 3 {
+		t.Errorf("INCR after a broker was removed: %d", n)
+	}
+	p.stop()
+	p, resp, _ = devNodes(t, dir, "3")
+	if !strings.Contains(p.output(), "node 2   was removed from the cluster") || len(resp) != 2 {
+		t.Errorf("the banner:\n%s", p.output())
+	}
+	if n := number(t, dial(t, resp[1]).call(t, "INCR", "k")); n != 4 {
+		t.Errorf("INCR without the broker that was removed: %d", n)
+	}
+	p.stop()
 }
