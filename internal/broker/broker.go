@@ -167,6 +167,7 @@ type Broker struct {
 	workers   []*worker
 	committer *committer
 	pacer     pacer
+	traffic   traffic
 	inflight  atomic.Int64 // bytes of operations submitted and not answered
 
 	mu       sync.RWMutex // guards caches, replicas and routes

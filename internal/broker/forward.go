@@ -73,6 +73,7 @@ func (b *Broker) forward(t *trip) {
 	invariant.Check(is, "a request of kind %d is for this broker's replica alone", r.Kind)
 	t.call = peer.Call{Kind: kind, Shard: t.route.id, Batch: r.Batch, Positions: r.Positions, Scan: r.Scan,
 		Deadline: r.Deadline, Done: callDone, User: t}
+	b.traffic.forwarded.Add(1)
 	b.net.Forward(t.to, &t.call)
 }
 
@@ -85,10 +86,12 @@ func callDone(c *peer.Call) {
 	case c.Outcome == peer.Answered:
 		b.answered(t)
 	case c.Outcome == peer.Lost && mutates(r):
+		b.traffic.lost.Add(1)
 		b.lost(r)
 	case c.Outcome == peer.Lost && r.Deadline <= b.mono():
 		b.refuse(r, errUnread)
 	default:
+		b.traffic.returned.Add(1)
 		b.missed(t)
 		b.again(t, c.Owner)
 	}

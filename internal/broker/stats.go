@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"sync/atomic"
+
 	"github.com/felix-go/felix/internal/raftlog"
 	"github.com/felix-go/felix/internal/store"
 )
@@ -16,13 +18,44 @@ type Stats struct {
 	StateBytes            uint64 // on disk
 	Log                   raftlog.Stats
 	Checkpoints           store.CheckpointStats
+	Traffic               Traffic
+	Eligible              bool // whether the clock lets this broker own shards
+}
+
+// Traffic counts what brokers have to do with each other, since the start.
+type Traffic struct {
+	Forwarded  uint64 // requests sent to other brokers, which own their shards
+	Returned   uint64 // of these: not evaluated there, and sent on
+	Lost       uint64 // of these: changes that were not answered
+	Ownerships uint64 // times that this broker became the owner of a shard
+	// Snapshots that were sent and received whole.
+	SnapshotsSent, SnapshotsReceived uint64
+}
+
+// traffic is where Traffic is counted.
+type traffic struct {
+	forwarded, returned, lost, ownerships, snapshotsSent, snapshotsReceived atomic.Uint64
+}
+
+func (t *traffic) snapshot(received bool) {
+	if received {
+		t.snapshotsReceived.Add(1)
+	} else {
+		t.snapshotsSent.Add(1)
+	}
+}
+
+func (t *traffic) read() Traffic {
+	return Traffic{Forwarded: t.forwarded.Load(), Returned: t.returned.Load(), Lost: t.lost.Load(), Ownerships: t.ownerships.Load(),
+		SnapshotsSent: t.snapshotsSent.Load(), SnapshotsReceived: t.snapshotsReceived.Load()}
 }
 
 // Stats reads the counters.
 func (b *Broker) Stats() Stats {
 	s := Stats{InflightBytes: b.inflight.Load(), RecordBytes: b.budget.UsedBytes(),
 		DirtyBytes: b.budget.DirtyBytes(), LogBytes: b.checkpoint.pressure.logBytes.Load(), StateBytes: b.db.DiskBytes(),
-		Log: b.log.Stats(), Checkpoints: b.db.CheckpointStats()}
+		Log: b.log.Stats(), Checkpoints: b.db.CheckpointStats(),
+		Traffic: b.traffic.read(), Eligible: b.eligible.Load()}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	s.Caches, s.Shards = len(b.caches), len(b.replicas)

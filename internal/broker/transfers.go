@@ -72,6 +72,9 @@ func (b *Broker) beginTransfer(r *replica, node uint64, incoming bool, stored in
 	r.transfers.add(x)
 	return p, func(err error) {
 		r.transfers.remove(x)
+		if err == nil {
+			b.traffic.snapshot(incoming)
+		}
 		if err == nil || felix.AsError(err).Code != felix.ResourceExhausted { // that one is only put off
 			p.end(err, b.mono())
 		}

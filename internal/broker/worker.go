@@ -293,7 +293,9 @@ func (w *worker) advance() {
 		if r.incoming != nil {
 			w.holdBack(r, before)
 		}
-		r.owns.Store(r.shard.Owns())
+		if owns := r.shard.Owns(); r.owns.Swap(owns) != owns && owns {
+			w.b.traffic.ownerships.Add(1)
+		}
 		r.operation.Store(r.shard.Stats().Operations)
 		w.openCursors()
 		if r.shard.Unfinished() {

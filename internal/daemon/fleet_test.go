@@ -37,7 +37,7 @@ func devNodes(t *testing.T, dir, nodes string) (p *process, resp, http []string)
 // told, they stop as one, and find each other again on other ports.
 func TestDevNodes(t *testing.T) {
 	dir := t.TempDir()
-	p, resp, _ := devNodes(t, dir, "3")
+	p, resp, http := devNodes(t, dir, "3")
 	if len(resp) != 3 {
 		t.Fatalf("the banner:\n%s", p.output())
 	}
@@ -48,6 +48,15 @@ func TestDevNodes(t *testing.T) {
 	}
 	if got := refuses(t, exitFail, "dev", "--data-dir", dir, "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--peer-addr", "127.0.0.1:0"); got != "data directory "+dir+": it is that of several brokers: give --nodes, or another --data-dir" {
 		t.Error(got)
+	}
+	text := scrape(t, &process{http: http[0]})
+	for _, want := range []string{"felix_clock_eligible 1\n", "felix_forwarded_lost_total 0\n", `felix_peer_up{node="2"} 1`, `felix_peer_up{node="3"} 1`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics of node 1 does not say %q", want)
+		}
+	}
+	if !regexp.MustCompile(`(?m)^felix_ownerships_total [1-9]`).MatchString(text) || !regexp.MustCompile(`(?m)^felix_forwarded_total [1-9]`).MatchString(text) {
+		t.Errorf("/metrics of node 1 counts no ownership or no forwarded request:\n%s", text)
 	}
 	p.stop()
 	p, resp, _ = devNodes(t, dir, "3")
@@ -104,6 +113,9 @@ func TestFleetGrowsAndShrinks(t *testing.T) {
 	p, resp, http := devNodes(t, dir, "3")
 	if n := number(t, dial(t, resp[2]).call(t, "INCR", "k")); n != 2 {
 		t.Errorf("INCR at the broker that has joined: %d", n)
+	}
+	if text := scrape(t, &process{http: http[2]}); !regexp.MustCompile(`(?m)^felix_snapshots_received_total [1-9]`).MatchString(text) {
+		t.Errorf("the broker that has joined counts no snapshot:\n%s", text)
 	}
 	first := &process{t: t, http: http[0]}
 	if status, body := post(t, first, "felix.v1.ClusterService/NodeRemove", `{"id":"2"}`); status != 200 {

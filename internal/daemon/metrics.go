@@ -71,6 +71,17 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	counter("felix_checkpoints_total", "Checkpoints written.", b.Checkpoints.Checkpoints)
 	counter("felix_checkpoint_records_total", "Records written by checkpoints.", b.Checkpoints.Records)
 	gauge("felix_state_disk_bytes", "Disk space of the state store.", int64(b.StateBytes))
+	eligible := int64(0)
+	if b.Eligible {
+		eligible = 1
+	}
+	gauge("felix_clock_eligible", "1 where the clock lets this broker own shards.", eligible)
+	counter("felix_ownerships_total", "Times that this broker became the owner of a shard.", b.Traffic.Ownerships)
+	counter("felix_forwarded_total", "Requests sent to the brokers that own their shards.", b.Traffic.Forwarded)
+	counter("felix_forwarded_returned_total", "Of these, not evaluated there and sent on.", b.Traffic.Returned)
+	counter("felix_forwarded_lost_total", "Of these, changes that were not answered.", b.Traffic.Lost)
+	counter("felix_snapshots_sent_total", "Snapshots of shards sent to other brokers.", b.Traffic.SnapshotsSent)
+	counter("felix_snapshots_received_total", "Snapshots of shards received from other brokers.", b.Traffic.SnapshotsReceived)
 	s.collectLinks(out)
 	n := s.resp.Stats()
 	gauge("felix_resp_connections", "Open Redis connections.", n.Connections)
