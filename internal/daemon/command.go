@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
 )
 
 // Exit statuses of felix.
@@ -90,7 +92,7 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 	fatal := func(err error) {
 		// Fail-stop: nothing may be acknowledged after this, so nothing else
 		// in the process gets another turn.
-		fmt.Fprintf(stderr, "felix: %s; the process ends here, so nothing doubtful is acknowledged\n", oneLine(advised(err)))
+		fmt.Fprintf(stderr, "felix: %s\n", lastWords(err))
 		os.Exit(exitFail)
 	}
 	d, err := start(ctx, c, log, fatal, stdout)
@@ -116,6 +118,16 @@ func run(ctx context.Context, c Config, stdout, stderr io.Writer) error {
 		}
 	}
 	return failure
+}
+
+// lastWords are why a broker ends that cannot go on. One that the others have
+// refused for good says what they have said.
+func lastWords(err error) string {
+	var refused *peer.Refusal
+	if errors.As(err, &refused) {
+		return oneLine(err)
+	}
+	return oneLine(advised(err)) + "; the process ends here, so nothing doubtful is acknowledged"
 }
 
 // brokers are one, or several.
