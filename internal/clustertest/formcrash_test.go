@@ -23,10 +23,10 @@ type place struct {
 	step string
 }
 
-// steps notes every step that brokers take from now on. Those of a name are one.
+// steps notes every step that brokers take from now on.
 func (c *cluster) steps() func() []place {
 	var mu sync.Mutex
-	var all []place
+	var all []place // each once
 	note := func(at *incarnation, step string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -44,25 +44,35 @@ func (c *cluster) steps() func() []place {
 	}
 }
 
-// crashAt crashes the broker that is the first to come to the place. The channel
-// is closed then.
-func (c *cluster) crashAt(p place) (crashed chan struct{}) {
-	crashed = make(chan struct{})
+// crashAt crashes the node's broker when it comes to the step for the first time.
+// The channel gets the node then.
+func (c *cluster) crashAt(p place) <-chan uint64 {
+	return c.crashSomebodyAt(p.step, c.node(p.node))
+}
+
+// crashAtStep crashes the first broker that comes to the step.
+func (c *cluster) crashAtStep(step string) <-chan uint64 {
+	return c.crashSomebodyAt(step, c.nodes...)
+}
+
+func (c *cluster) crashSomebodyAt(step string, nodes ...*node) <-chan uint64 {
+	crashed := make(chan uint64, 1)
 	var once sync.Once
-	f := func(at *incarnation, step string) {
-		if step != p.step {
-			return
+	f := func(at *incarnation, now string) {
+		if now == step {
+			once.Do(func() {
+				at.crash()
+				crashed <- at.node.id
+			})
 		}
-		once.Do(func() {
-			at.crash()
-			close(crashed)
-		})
 	}
-	c.node(p.node).step.Store(&f)
+	for _, n := range nodes {
+		n.step.Store(&f)
+	}
 	return crashed
 }
 
-// files is what a node's felix.json says.
+// identity is what a node's felix.json says.
 func (n *node) identity() (id struct {
 	StoreID   string `json:"store_id"`
 	ClusterID string `json:"cluster_id"`

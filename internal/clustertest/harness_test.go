@@ -309,7 +309,9 @@ func (c *cluster) stop(id uint64) {
 	if i == nil {
 		c.t.Fatalf("no broker runs on node %d", id)
 	}
-	if err := closeBroker(i.opened.Load()); err != nil {
+	b := i.opened.Load()
+	b.HandOver(context.Background())
+	if err := closeBroker(b); err != nil {
 		c.t.Errorf("closing node %d: %v", id, err)
 	}
 	i.end()
