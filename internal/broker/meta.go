@@ -265,6 +265,7 @@ func (b *Broker) makeCache(ctx context.Context, v *view, nodes []placement.Node,
 	if err != nil {
 		return nil, err
 	}
+	b.opts.Cluster.OnStep("create-ids")
 	ids := make([]uint64, settings.Shards)
 	for i := range ids {
 		ids[i] = metaShard + uint64(reply.Int) - uint64(settings.Shards) + uint64(i) + 1
@@ -286,6 +287,7 @@ func (b *Broker) makeCache(ctx context.Context, v *view, nodes []placement.Node,
 	if reply, err = b.metaDo(ctx, op); err != nil || !reply.Applied {
 		return nil, err
 	}
+	b.opts.Cluster.OnStep("create-named")
 	m.version = reply.Version
 	return b.know(m), nil
 }

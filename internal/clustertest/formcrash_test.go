@@ -44,32 +44,41 @@ func (c *cluster) steps() func() []place {
 	}
 }
 
-// crashAt crashes the node's broker when it comes to the step for the first time.
-// The channel gets the node then.
-func (c *cluster) crashAt(p place) <-chan uint64 {
-	return c.crashSomebodyAt(p.step, c.node(p.node))
+// trap crashes the first broker that comes to a step.
+type trap struct {
+	step    string
+	crashed chan uint64 // gets its node
+
+	mu   sync.Mutex
+	shut bool // it has crashed one, or shall not any more
 }
 
-// crashAtStep crashes the first broker that comes to the step.
-func (c *cluster) crashAtStep(step string) <-chan uint64 {
-	return c.crashSomebodyAt(step, c.nodes...)
-}
-
-func (c *cluster) crashSomebodyAt(step string, nodes ...*node) <-chan uint64 {
-	crashed := make(chan uint64, 1)
-	var once sync.Once
+// trapAt sets a trap at the nodes.
+func (c *cluster) trapAt(step string, nodes ...*node) *trap {
+	r := &trap{step: step, crashed: make(chan uint64, 1)}
 	f := func(at *incarnation, now string) {
-		if now == step {
-			once.Do(func() {
-				at.crash()
-				crashed <- at.node.id
-			})
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if now == r.step && !r.shut {
+			r.shut = true
+			at.crash()
+			r.crashed <- at.node.id
 		}
 	}
 	for _, n := range nodes {
 		n.step.Store(&f)
 	}
-	return crashed
+	return r
+}
+
+// disarm lets brokers pass from now on.
+func (r *trap) disarm() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.shut {
+		r.shut = true
+		close(r.crashed)
+	}
 }
 
 // identity is what a node's felix.json says.
@@ -121,10 +130,10 @@ func TestFormationCrashes(t *testing.T) {
 		t.Run(fmt.Sprintf("node %d at %s", p.node, p.step), func(t *testing.T) {
 			t.Parallel()
 			c := newCluster(t, 3, nil)
-			crashed := c.crashAt(p)
+			trap := c.trapAt(p.step, c.node(p.node))
 			var all sync.WaitGroup
 			all.Go(func() { // who is restarted is awaited below
-				<-crashed
+				<-trap.crashed
 				c.start(p.node)
 			})
 			c.start(1, 2, 3)

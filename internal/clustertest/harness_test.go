@@ -46,6 +46,9 @@ type node struct {
 	join  []string
 	// step, if not nil, is told of each step that a broker takes.
 	step atomic.Pointer[func(at *incarnation, step string)]
+	// ended, if not nil, is told why the broker wants to end; otherwise that fails
+	// the test.
+	ended atomic.Pointer[func(why error)]
 
 	mu   sync.Mutex
 	disk *disk
@@ -205,22 +208,23 @@ func (n *node) open(ctx context.Context) error {
 	i.disk = n.disk
 	n.now = i
 	n.mu.Unlock()
-	o := n.options(i)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // a crash ends also a broker that waits for others
-		select {
-		case <-i.gone:
-			cancel()
-		case <-ctx.Done():
+	opened := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx) // a crash ends also a broker that waits for others
+	go func() {
+		defer cancel()
+		b, err := broker.Open(ctx, n.options(i))
+		i.opened.Store(b)
+		if i.dead.Load() && b != nil {
+			_ = closeBroker(b) // it is worth nothing any more
 		}
+		opened <- err
 	}()
-	b, err := broker.Open(ctx, o)
-	i.opened.Store(b)
+	select {
+	case err = <-opened:
+	case <-i.gone: // it may never notice
+		cancel()
+	}
 	if i.dead.Load() {
-		if b != nil {
-			go closeBroker(b)
-		}
 		return nil
 	}
 	if err != nil {
@@ -256,7 +260,10 @@ func (n *node) options(i *incarnation) broker.Options {
 		Logger: slog.New(slog.NewTextHandler(n.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Wall:   func() int64 { return time.Now().UnixMilli() + n.skew.Load() },
 		Fatal: func(err error) {
-			if !i.dead.Load() {
+			if ended := n.ended.Load(); ended != nil && !i.dead.Load() {
+				i.crash()
+				(*ended)(err)
+			} else if !i.dead.Load() {
 				n.c.t.Errorf("node %d: fatal: %v", n.id, err)
 			}
 			select {} // the process ends

@@ -93,6 +93,8 @@ func settled(all []felix.ShardInfo, cache string, voters int, free ...uint64) er
 // and again.
 type change struct {
 	name string
+	// before prepares for the change, if that is not nil.
+	before func(c *cluster, turn int)
 	// begin asks for the change; it may be asked twice. turn says how often it was
 	// done before.
 	begin func(ctx context.Context, c *cluster, b *broker.Broker, turn int) error
@@ -207,7 +209,7 @@ func (c *cluster) make(ch change, turn int, ids raftIDs) {
 // that it consists of, and crashes the broker that takes the step. Started again,
 // the change goes on to its end, while clients work, and nothing is lost.
 func TestMembershipCrashes(t *testing.T) {
-	for _, ch := range changes() {
+	for _, ch := range append(changes(), joins()...) {
 		t.Run(ch.name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, 4, func(_ uint64, o *broker.Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
@@ -215,6 +217,9 @@ func TestMembershipCrashes(t *testing.T) {
 			l := c.startLoad("main", 3, 1, 2, 3, 4)
 			l.advance(100)
 			ids, turn := raftIDs{}, 0
+			if ch.before != nil {
+				ch.before(c, turn)
+			}
 			told := c.steps()
 			c.make(ch, turn, ids)
 			var steps []string
@@ -228,7 +233,9 @@ func TestMembershipCrashes(t *testing.T) {
 				if ch.after != nil {
 					ch.after(c, turn)
 				}
-				turn++
+				if turn++; ch.before != nil {
+					ch.before(c, turn)
+				}
 				c.makeWithCrash(ch, turn, ids, step)
 			}
 			l.advance(100)
@@ -241,24 +248,19 @@ func TestMembershipCrashes(t *testing.T) {
 // step.
 func (c *cluster) makeWithCrash(ch change, turn int, ids raftIDs, step string) {
 	c.t.Helper()
-	crashed := c.crashAtStep(step)
+	trap := c.trapAt(step, c.nodes...)
 	restarted := make(chan struct{})
-	ended := make(chan struct{})
 	go func() {
 		defer close(restarted)
-		select {
-		case id := <-crashed:
+		if id, ok := <-trap.crashed; ok {
 			c.t.Logf("%s, turn %d: node %d crashed at %s", ch.name, turn, id, step)
 			c.start(id)
-		case <-ended:
+		} else {
 			c.t.Logf("%s, turn %d: nobody came to %s", ch.name, turn, step)
 		}
 	}()
 	c.make(ch, turn, ids)
-	close(ended)
+	trap.disarm()
 	<-restarted
-	for _, n := range c.nodes {
-		n.step.Store(nil)
-	}
 	c.make(ch, turn, ids) // it stays so
 }
