@@ -186,6 +186,9 @@ func TestMoveUnderLoad(t *testing.T) {
 		c.must(err)
 		eventually(t, fmt.Sprintf("it is on node %d alone", to), func() bool { n := at(); return c.settled(1) && n[0] == to })
 		load.goesOn()
+		if s := c.meta().caches[testScope].Shards[0]; !s.Pinned || s.Prefer != to {
+			t.Errorf("it does not stay where it was moved to: %+v", s)
+		}
 		from = to
 	}
 	_, _, err := c.brokers[0].SetReplication(ctx, testScope, 3)
