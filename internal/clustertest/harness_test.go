@@ -174,6 +174,13 @@ func (c *cluster) broker(id uint64) *broker.Broker {
 // start starts brokers, at the same time, and waits until they are open.
 func (c *cluster) start(ids ...uint64) {
 	c.t.Helper()
+	if err := c.tryStart(ids...); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// tryStart is start, for any goroutine.
+func (c *cluster) tryStart(ids ...uint64) error {
 	errs := make([]error, len(ids))
 	var all sync.WaitGroup
 	for k, id := range ids {
@@ -184,9 +191,7 @@ func (c *cluster) start(ids ...uint64) {
 		})
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		c.t.Fatal(err)
-	}
+	return errors.Join(errs...)
 }
 
 // ready waits until every shard of the brokers has an owner.

@@ -146,7 +146,11 @@ func joins() []change {
 					n := c.joining()
 					n.removal()
 					n.step.Store(c.node(1).step.Load())
-					go c.start(n.id)
+					go func() {
+						if err := c.tryStart(n.id); err != nil {
+							c.t.Error(err)
+						}
+					}()
 				}
 				return nil
 			},

@@ -30,7 +30,6 @@ type load struct {
 	c     *cluster
 	cache string
 	ids   []uint64 // nodes that are asked
-	quiet time.Duration
 	stop  atomic.Bool
 	done  sync.WaitGroup
 	// refused is told of every operation that failed; nil lets all of the errors

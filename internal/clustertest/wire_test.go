@@ -230,18 +230,3 @@ func (w *wire) cut(i *incarnation) {
 		c.close()
 	}
 }
-
-// sever ends the connections between two nodes; they may be made anew.
-func (w *wire) sever(a, b uint64) {
-	w.mu.Lock()
-	var between []*cable
-	for c := range w.conns {
-		if f, t := c.from.node.id, c.to.node.id; f == a && t == b || f == b && t == a {
-			between = append(between, c)
-		}
-	}
-	w.mu.Unlock()
-	for _, c := range between {
-		c.close()
-	}
-}
