@@ -16,7 +16,7 @@ func (c *cluster) owner() (id uint64) {
 	c.t.Helper()
 	eventually(c.t, "somebody owns shards", func() error {
 		most := 0
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			if i := n.current(); i != nil && i.opened.Load() != nil {
 				if owned := i.opened.Load().Stats().Owned; owned > most {
 					id, most = n.id, owned
@@ -33,7 +33,7 @@ func (c *cluster) owner() (id uint64) {
 
 // others are all nodes but one.
 func (c *cluster) others(id uint64) (all []uint64) {
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		if n.id != id {
 			all = append(all, n.id)
 		}
@@ -189,7 +189,7 @@ func (c *cluster) shardOwner(cache string) (id uint64) {
 	c.t.Helper()
 	operations := func() map[uint64]uint64 {
 		all := map[uint64]uint64{}
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			if i := n.current(); i != nil && i.opened.Load() != nil {
 				all[n.id] = i.opened.Load().Stats().Operations
 			}
@@ -200,7 +200,7 @@ func (c *cluster) shardOwner(cache string) (id uint64) {
 	eventually(c.t, "one broker evaluates what all are asked", func() error {
 		was := operations()
 		for range probes {
-			must(c.t, c.cache(c.nodes[0].id, cache), felix.Op{Kind: felix.Get, Key: []byte("k")})
+			must(c.t, c.cache(c.node(1).id, cache), felix.Op{Kind: felix.Get, Key: []byte("k")})
 		}
 		for node, n := range operations() {
 			if n-was[node] >= probes {

@@ -34,7 +34,7 @@ func (c *cluster) steps() func() []place {
 			all = append(all, p)
 		}
 	}
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		n.step.Store(&note)
 	}
 	return func() []place {
@@ -105,8 +105,8 @@ func (n *node) identity() (id struct {
 // oneCluster checks that all nodes belong to one.
 func (c *cluster) oneCluster() {
 	c.t.Helper()
-	id := c.nodes[0].identity().ClusterID
-	for _, n := range c.nodes {
+	id := c.node(1).identity().ClusterID
+	for _, n := range c.all() {
 		if mine := n.identity(); mine.ClusterID != id || !mine.Formed || id == "" {
 			c.t.Errorf("node %d is of the cluster %q, formed %v; node 1 of %q", n.id, mine.ClusterID, mine.Formed, id)
 		}

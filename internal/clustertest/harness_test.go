@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,14 +22,21 @@ import (
 // patience is how long a test waits for what should take a moment.
 const patience = 30 * time.Second
 
-// tick is Raft's: elections take 10 to 20 of them.
-const tick = 20 * time.Millisecond
+// tick is Raft's: elections take 10 to 20 of them. The race detector makes
+// everything slower.
+func tick() time.Duration {
+	if raceDetector {
+		return 50 * time.Millisecond
+	}
+	return 20 * time.Millisecond
+}
 
 // cluster is brokers in this process.
 type cluster struct {
 	t     *testing.T
 	wire  *wire
-	nodes []*node // in order of their ids, which begin with 1
+	mu    sync.Mutex
+	nodes []*node // in order of their ids, which begin with 1; guarded by mu
 	// change adapts the options of every broker that starts; nil does not.
 	change func(id uint64, o *broker.Options)
 }
@@ -107,7 +115,7 @@ func newCluster(t *testing.T, n int, change func(id uint64, o *broker.Options)) 
 		node := c.add()
 		peers[node.id] = node.addr
 	}
-	for _, node := range c.nodes {
+	for _, node := range c.all() {
 		if n > 1 {
 			node.peers = peers
 		}
@@ -126,7 +134,7 @@ func startCluster(t *testing.T, n int, change func(id uint64, o *broker.Options)
 }
 
 func (c *cluster) ids() (all []uint64) {
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		all = append(all, n.id)
 	}
 	return all
@@ -139,6 +147,8 @@ func (c *cluster) add() *node {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	n := &node{c: c, id: uint64(len(c.nodes) + 1), addr: ln.Addr().String(), ln: ln,
 		log: &journal{}, disk: newDisk(vfs.NewCrashableMem())}
 	c.nodes = append(c.nodes, n)
@@ -151,7 +161,7 @@ func (c *cluster) add() *node {
 // joining makes another node, which is to join the cluster of the others.
 func (c *cluster) joining() *node {
 	var seeds []string
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		seeds = append(seeds, n.addr)
 	}
 	n := c.add()
@@ -159,7 +169,14 @@ func (c *cluster) joining() *node {
 	return n
 }
 
-func (c *cluster) node(id uint64) *node { return c.nodes[id-1] }
+func (c *cluster) node(id uint64) *node { return c.all()[id-1] }
+
+// all are the nodes that there are now.
+func (c *cluster) all() []*node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
 
 // broker is the one that runs on a node.
 func (c *cluster) broker(id uint64) *broker.Broker {
@@ -273,7 +290,7 @@ func (n *node) options(i *incarnation) broker.Options {
 			}
 			select {} // the process ends
 		},
-		Workers: 2, RequestTimeout: 5 * time.Second, TickInterval: tick, CheckpointEvery: 100 * time.Millisecond}
+		Workers: 2, RequestTimeout: 5 * time.Second, TickInterval: tick(), CheckpointEvery: 100 * time.Millisecond}
 	o.Cluster = broker.ClusterOptions{Listener: i.ln, Peers: n.peers, Join: n.join, Version: "test",
 		Dial: func(ctx context.Context, _ uint64, addr string) (net.Conn, error) { return n.c.wire.dial(ctx, i, addr) },
 		OnStep: func(step string) {
@@ -344,7 +361,7 @@ func closeBroker(b *broker.Broker) error {
 func (c *cluster) close() {
 	c.wire.heal()
 	var all sync.WaitGroup
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		if i := n.current(); i != nil && i.opened.Load() != nil {
 			all.Go(func() { c.stop(n.id) })
 		}
@@ -354,7 +371,7 @@ func (c *cluster) close() {
 	}
 	all.Wait()
 	if c.t.Failed() {
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			c.t.Logf("node %d said:\n%s", n.id, n.log)
 		}
 	}

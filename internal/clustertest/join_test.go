@@ -113,7 +113,7 @@ func TestJoinAndRemove(t *testing.T) {
 
 // joins are changes with brokers that come and go.
 func joins() []change {
-	last := func(c *cluster) uint64 { return uint64(len(c.nodes)) }
+	last := func(c *cluster) uint64 { return uint64(len(c.all())) }
 	remove := func(c *cluster, id uint64) {
 		eventually(c.t, "asking for a removal", func() error {
 			_, err := c.anyone(id).RemoveNode(context.Background(), id)

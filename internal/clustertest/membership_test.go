@@ -18,7 +18,7 @@ func (c *cluster) anyone(not ...uint64) *broker.Broker {
 	c.t.Helper()
 	var found *broker.Broker
 	eventually(c.t, "a broker runs", func() error {
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			if i := n.current(); i != nil && i.opened.Load() != nil && !slices.Contains(not, n.id) {
 				found = i.opened.Load()
 				return nil
@@ -248,7 +248,7 @@ func TestMembershipCrashes(t *testing.T) {
 // step.
 func (c *cluster) makeWithCrash(ch change, turn int, ids raftIDs, step string) {
 	c.t.Helper()
-	trap := c.trapAt(step, c.nodes...)
+	trap := c.trapAt(step, c.all()...)
 	restarted := make(chan struct{})
 	go func() {
 		defer close(restarted)

@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -17,8 +18,17 @@ import (
 // brokers: most operations go to another one, and all to three replicas.
 func TestClusterConformance(t *testing.T) {
 	t.Parallel()
+	c := startCluster(t, 3, nil)
 	servicetest.Run(t, func(t *testing.T) felix.Service {
-		return startCluster(t, 3, nil).broker(2)
+		b := c.broker(2)
+		all, err := b.Caches(context.Background(), "", "")
+		for _, info := range all {
+			err = errors.Join(err, b.DeleteCache(context.Background(), info.Scope))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
 	})
 }
 

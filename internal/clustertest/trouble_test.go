@@ -35,7 +35,7 @@ func TestDiskStall(t *testing.T) {
 	l := c.startLoad("main", 4, 1, 2, 3)
 	l.advance(200)
 	before := c.terms()
-	for _, n := range c.nodes {
+	for _, n := range c.all() {
 		n.current().disk.stall.Store(int64(600 * time.Millisecond))
 		time.Sleep(1500 * time.Millisecond)
 		n.current().disk.stall.Store(0)
@@ -134,7 +134,7 @@ func TestSteppedClock(t *testing.T) {
 	first := read(1)
 	last := first
 	for _, step := range []int64{yearMillis, -yearMillis, 10_000, -10_000} {
-		for _, n := range c.nodes {
+		for _, n := range c.all() {
 			n.skew.Add(step)
 			for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); {
 				now := read(n.id)
