@@ -458,6 +458,7 @@ func TestAnswersForOthersAreNotStepped(t *testing.T) {
 		// Raft would say that this is an error.
 		w.taken.appended = []shard.Append{{Shard: r.shard, Responses: []*raftpb.Message{{Type: raftpb.MsgBeat.Enum(), To: &other, From: &r.raftID}}}}
 		w.takeAppended()
+		r.active = false // it is, for the worker that there is not
 	})
 	if err := closeBroker(b); err != nil {
 		t.Error(err)
