@@ -18,6 +18,7 @@ run: ## a broker to play with, its data in ./.felix
 
 test: check ## everything but fuzzing
 	$(GO) test $(TESTFLAGS) ./...
+	$(GO) test -timeout 10m -run TestMembershipCrashes ./internal/clustertest # all of it: there is too much for the race detector
 
 check: ## formatting, vet, staticcheck, generated code
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -54,9 +54,9 @@ func TestCatchUpBySnapshot(t *testing.T) {
 	l.advance(100)
 	c.crash(3)
 	// More than is kept of a log for a replica that may come back.
-	value := bytes.Repeat([]byte("x"), felix.MaxValueBytes)
+	value := bytes.Repeat([]byte("x"), 128<<10)
 	cache := c.cache(1, "main")
-	const values = 24
+	const values = 170
 	for n := range values {
 		eventually(t, "a value is set", func() error {
 			if r := doOne(cache, felix.Op{Kind: felix.Set, View: felix.ViewValue, Key: fmt.Append(nil, n), Value: value}); r.Err != nil {
