@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -94,25 +95,61 @@ func TestPausedOwner(t *testing.T) {
 			y := newTraffic(t)
 			y.through(2, c.members...)
 			for range 2 {
-				y.advance(300)
-				owner := c.owner()
-				if err := owner.b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
+				for _, busy := range []bool{true, false} {
+					y.advance(300)
+					c.owner().sleep(y, busy)
+					y.advance(300)
 				}
-				pause := time.NewTimer(3 * time.Second)
-				y.firstAfter(time.Since(y.start)) // there is a new owner
-				// What the old one finds when it wakes up was sent after the new one
-				// has answered.
-				y.through(4, owner)
-				<-pause.C
-				if err := owner.b.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-				y.advance(300)
 			}
 			y.check(c.members...)
 		})
 	}
+}
+
+// sleep pauses an owner past the election of another one. What it finds when it
+// wakes up was sent when the new one had answered for a while, over connections
+// that were there before: nothing tells it faster that it is not the owner. One
+// that was busy has writes in flight, and answers nothing that saw them; one that
+// was not has only its fence or lease to keep it from answering.
+func (m *member) sleep(y *traffic, busy bool) {
+	t := m.c.t
+	t.Helper()
+	var waiting []*conn
+	for range 24 {
+		c, err := dial(m.resp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // it has served
+		if text, _, err := c.do("PING"); err != nil || text != "PONG" {
+			t.Fatal(text, err)
+		}
+		waiting = append(waiting, c)
+	}
+	for _, o := range m.c.members {
+		if !busy {
+			y.pause(o)
+		}
+	}
+	if err := m.b.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range m.others() {
+		y.resume(o)
+	}
+	pause := time.NewTimer(3 * time.Second)
+	y.firstAfter(time.Since(y.start)) // there is a new owner
+	<-pause.C
+	var all sync.WaitGroup
+	for i, c := range waiting {
+		all.Go(func() { y.askFor(c, i%trafficKeys, busy && i%2 == 0) })
+	}
+	time.Sleep(50 * time.Millisecond) // they have been sent
+	if err := m.b.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+	y.resume(m)
 }
 
 // TestIdleCost says what 256 shards on three brokers cost while nobody uses

@@ -143,8 +143,10 @@ func (y *traffic) failed(what string) {
 
 // ask adds to a counter, or reads one, and says whether the connection is still
 // of use.
-func (y *traffic) ask(c *conn) bool {
-	key, add := rand.IntN(trafficKeys), rand.IntN(4) != 0
+func (y *traffic) ask(c *conn) bool { return y.askFor(c, rand.IntN(trafficKeys), rand.IntN(4) != 0) }
+
+// askFor is ask with a certain counter.
+func (y *traffic) askFor(c *conn, key int, add bool) bool {
 	command := []string{"GET", fmt.Sprint("traffic:", key)}
 	if add {
 		command[0] = "INCR"
