@@ -185,18 +185,19 @@ func (b *Broker) ownsSince(o owned) (owns bool) {
 	return owns
 }
 
-// changeConfs proposes the next change of each shard. What adds a replica is
-// looked up in a confirmed view first: that a Raft id is in no configuration
-// could also mean that it was removed.
+// changeConfs proposes the next change of each shard. What adds a replica or takes
+// one away is looked up in a confirmed view first: that a Raft id is in no
+// configuration could also mean that it was removed, and one that was to go may be
+// needed again.
 func (b *Broker) changeConfs(ctx context.Context, steps []owned) {
 	var confirmed map[uint64]*placement.Shard
 	for _, o := range steps {
 		next := placement.NextConf(o.wish, o.knows())
-		if addsReplica(o.wish, next) {
+		if addsReplica(o.wish, next) || removesReplica(next) {
 			if confirmed == nil {
 				v, err := b.confirmedView(ctx)
 				if err != nil {
-					return // nobody can be added now
+					return // nothing else can be changed now
 				}
 				confirmed = v.placements()
 			}
@@ -216,6 +217,11 @@ func addsReplica(s *placement.Shard, steps []placement.Step) bool {
 	return slices.ContainsFunc(steps, func(step placement.Step) bool {
 		return slices.ContainsFunc(s.Replicas, func(r placement.Replica) bool { return r.Raft == step.Raft && r.Have == placement.None })
 	})
+}
+
+// removesReplica says whether one of the steps takes a replica away.
+func removesReplica(steps []placement.Step) bool {
+	return slices.ContainsFunc(steps, func(step placement.Step) bool { return step.Role == placement.Gone })
 }
 
 // changeConf proposes a change, unless the shard is not what it was when the

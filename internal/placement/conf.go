@@ -88,7 +88,8 @@ func majority(voters, active []uint64) bool {
 }
 
 // Report is the shard with what the configuration makes of its replicas, those
-// that shall go and have gone left out, and whether that is news.
+// that have gone left out, and whether that is news. The configuration must not
+// be older than the placement.
 func Report(s Shard, c Conf) (Shard, bool) {
 	if c.Joint {
 		return s, false // who leaves is still needed
@@ -100,11 +101,11 @@ func Report(s Shard, c Conf) (Shard, bool) {
 			r.Have = Voter
 		case slices.Contains(c.Learners, r.Raft):
 			r.Have = Learner
-		case r.Want == Gone:
+		case r.Want == Gone, r.Have != None:
+			// What has been in the configuration and is no more has gone, also if it
+			// is wanted again: its Raft id cannot come back.
 			continue
 		}
-		// What has been in the configuration never becomes None again: NextConf
-		// would add it.
 		replicas = append(replicas, r)
 	}
 	news := !slices.Equal(replicas, s.Replicas)

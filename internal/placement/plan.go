@@ -184,7 +184,9 @@ func (p *planner) want(e *entry, node uint64, role Role) {
 	case e.meta:
 	case role == Voter:
 		p.load.add(node, 1, 0)
-		p.receiving[node]++
+		if e.shard.Replicas[e.shard.on(node)].Have != Voter {
+			p.receiving[node]++
+		}
 	case role == Gone:
 		p.load.add(node, -1, 0)
 	}
@@ -248,15 +250,18 @@ func (p *planner) good(s *Shard) (n int) {
 }
 
 // candidate is the node that gets the next voter of a shard: of the metadata,
-// one that has it already.
+// one that has it already; of another, rather than a new one, one that has
+// everything and was to go when somebody else was to come.
 func (p *planner) candidate(e *entry) (best Node, found bool) {
 	for _, n := range p.nodes {
 		i := e.shard.on(n.ID)
 		switch {
 		case !n.good() || !n.reachable():
 			continue
-		case e.meta && (i < 0 || e.shard.Replicas[i].Want != Learner || e.shard.Replicas[i].Have != Learner):
+		case e.meta && (i < 0 || e.shard.Replicas[i].Want != Learner || e.shard.Replicas[i].Have == None):
 			continue
+		case !e.meta && i >= 0 && e.shard.Replicas[i].Want == Gone && e.shard.Replicas[i].Have == Voter:
+			return n, true
 		case !e.meta && (i >= 0 || p.load[n.ID].Replicas >= felix.MaxShards || p.receiving[n.ID] >= p.limits.Receiving):
 			continue
 		}
@@ -287,13 +292,28 @@ func (p *planner) worstFirst(s *Shard) []Replica {
 	return voters
 }
 
+// thirdVote says whether the metadata would have only two votes without a node
+// that stays a member. Then it keeps its own: two help no more than one.
+func (p *planner) thirdVote(e *entry, n Node) bool {
+	votes := 0
+	for _, r := range e.shard.Replicas {
+		if r.Want == Voter {
+			votes++
+		}
+	}
+	return e.meta && n.State == Draining && n.reachable() && p.good(e.shard) == 2 && votes == 3
+}
+
 // mayGo says whether the shard needs a voter no more, goal being how many well
 // placed ones it can have now.
 func (p *planner) mayGo(e *entry, r Replica, goal int) bool {
 	n, good := p.node(r.Node), p.good(e.shard)
 	switch {
 	case n.State != Active:
-		if good < goal {
+		if n.reachable() { // it can wait for those that are away
+			goal = min(e.target, p.active)
+		}
+		if good < goal || p.thirdVote(e, n) {
 			return false
 		}
 	case n.Dead:

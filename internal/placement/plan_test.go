@@ -2,6 +2,7 @@ package placement
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -35,6 +36,79 @@ func TestPlanGivesUpWhatNeverVoted(t *testing.T) {
 	s := on(2, 1, 2, 3, 4)
 	s.Replicas[2].Want, s.Replicas[3].Have = Gone, Learner
 	expect(t, planned(nodes, Limits{Shards: 8, Receiving: 2}, Target{s, 3}), Change{Shard: 2, Wants: []Want{{4, Gone}}})
+}
+
+// TestNewcomerDiesDuringItsMove: when a broker that was to get a replica dies, or
+// is to have none after all, the one that it was to replace stays, since it has
+// everything; and what is to be given up is.
+func TestNewcomerDiesDuringItsMove(t *testing.T) {
+	for _, newcomer := range []Node{{ID: 4, Dead: true}, {ID: 4, State: Removing}, {ID: 4, State: Draining}, {ID: 4, State: Draining, Up: true}} {
+		for _, n := range []int{1, 3} { // replicas
+			w := newWorld(t, 1, 4)
+			w.settle()
+			nodes := []uint64{3, 2, 1}[:n]
+			s := simulate(on(2, nodes...), n)
+			s.Shard.Replicas = append(s.Shard.Replicas, Replica{Raft: s.Shard.NextRaft, Node: 4, Want: Voter, Have: Learner})
+			s.Shard.Replicas[0].Want = Gone
+			for _, r := range s.Shard.Replicas[:n] {
+				s.conf.Voters = append(s.conf.Voters, r.Raft)
+			}
+			voters := slices.Clone(s.conf.Voters)
+			s.conf.Learners = []uint64{s.Shard.NextRaft}
+			s.Shard.NextRaft++
+			w.shards = append(w.shards, s)
+			*w.node(4) = newcomer
+			w.settle()
+			if slices.Sort(s.conf.Voters); !slices.Equal(s.conf.Voters, voters) || len(s.conf.Learners) > 0 || len(s.Shard.Replicas) != n {
+				t.Errorf("%+v: the shard is %+v, %+v", newcomer, s.conf, s.Shard.Replicas)
+			}
+		}
+	}
+}
+
+// TestPlanWhatWasGone: a replica that was to go and comes back may have been
+// removed by an owner that was faster. Then it is made anew.
+func TestPlanWhatWasGone(t *testing.T) {
+	s := on(2, 1, 2, 3) // 3 is wanted again
+	got, _ := Report(s, Conf{Voters: []uint64{1, 2}})
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true}, {ID: 3, Up: true}}
+	expect(t, planned(nodes, Limits{Shards: 1, Receiving: 1}, Target{got, 3}), Change{Shard: 2, Wants: []Want{{3, Voter}}})
+	got.Apply(Change{Wants: []Want{{3, Voter}}})
+	if r := got.Replicas[2]; r != (Replica{Raft: 4, Node: 3, Want: Voter}) {
+		t.Errorf("it comes back as %+v", r)
+	}
+}
+
+// TestLeavingWaitsForThoseAway: a node that can wait keeps its replica while there
+// is a broker that is away and could take it when it is back.
+func TestLeavingWaitsForThoseAway(t *testing.T) {
+	nodes := []Node{{ID: 1, Up: true}, {ID: 2, Up: true}, {ID: 3, Up: true, State: Removing}, {ID: 4, Dead: true}}
+	limits := Limits{Shards: 8, Receiving: 2}
+	expect(t, planned(nodes, limits, Target{on(2, 1, 2, 3), 3}))
+	nodes[3].State = Removing // nobody waits for it any more
+	expect(t, planned(nodes, limits, Target{on(2, 1, 2, 3), 3}), Change{Shard: 2, Wants: []Want{{3, Gone}}})
+	nodes[2].Up, nodes[3].State = false, Active
+	expect(t, planned(nodes, limits, Target{on(2, 1, 2, 3), 3}), Change{Shard: 2, Wants: []Want{{3, Gone}}})
+}
+
+// TestThirdVote: a node that is drained keeps its vote for the metadata where only
+// two would be left; of two, the one that is drained gives it up.
+func TestThirdVote(t *testing.T) {
+	for active, want := range map[int][]uint64{1: {1}, 2: {1, 2, 3}, 3: {1, 2, 3}} {
+		w := newWorld(t, 1, active+1)
+		w.settle()
+		w.node(uint64(active + 1)).State = Draining
+		w.settle()
+		var voters []uint64
+		for _, r := range w.meta.Shard.Replicas {
+			if r.Have == Voter {
+				voters = append(voters, r.Node)
+			}
+		}
+		if slices.Sort(voters); !slices.Equal(voters, want) {
+			t.Errorf("%d are active: nodes %v vote for the metadata", active, voters)
+		}
+	}
 }
 
 // Shards without a majority are left alone, and do not keep others from changing.

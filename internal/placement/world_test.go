@@ -144,7 +144,7 @@ func (w *world) make(c Change) {
 	}
 	for _, r := range before {
 		now := s.Shard.Replicas[s.Shard.on(r.Node)]
-		if r.Want == Gone && now.Want != Gone {
+		if r.Want == Gone && now.Want != Gone && r.Have != Voter {
 			w.t.Fatalf("shard %d: a replica comes back: %+v", c.Shard, now)
 		}
 		if r.Want != Voter || now.Want == Voter || r.Have != Voter {
