@@ -300,9 +300,7 @@ func (b *Broker) join(ctx context.Context) error {
 	if err := b.enter(ctx); err != nil {
 		return err
 	}
-	if founders := b.dir.id().Founders; len(founders) > 0 {
-		b.setPeers(peersOf(founders)) // who they are was not known before
-	}
+	b.meetFounders() // who they are was not known before
 	return b.openShards(ctx)
 }
 

@@ -91,6 +91,27 @@ func isAddress(addr string) bool {
 	return err == nil && host != "" && port != "" && port != "0" && (ip == nil || !ip.IsUnspecified())
 }
 
+// misleads says that a broker tells others to reach it at an address that is their
+// own machine's, given where they are.
+func misleads(node uint64, own string, others ...string) error {
+	if !isLocal(own) {
+		return nil
+	}
+	for _, other := range others {
+		if other != "" && !isLocal(other) {
+			return felix.Errorf(felix.InvalidArgument, "node %d tells others to reach it at %s, which for the one at %s is its own machine: give --peer-addr or --advertise-peer-addr", node, own, other)
+		}
+	}
+	return nil
+}
+
+// isLocal says whether an address is of use on its own machine only.
+func isLocal(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
 // peersText is a list of brokers as --peers has it, in the order of their ids.
 func peersText(peers map[uint64]string) string {
 	var all []string

@@ -17,6 +17,8 @@ import (
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix/internal/peer"
 )
 
 // dataFormat is the layout of the data directory that this build writes. A
@@ -45,9 +47,12 @@ type identity struct {
 	// Bootstrapped says that the metadata's first state has been on disk. If it
 	// is not there any more it was lost, and is never made a second time.
 	Bootstrapped bool `json:"bootstrapped"`
-	// Starts counts the starts on the directory, so that an old copy of it that
-	// was put back can be told from it.
+	// Starts counts the starts on the directory.
 	Starts uint64 `json:"starts"`
+	// Recorded are the starts that the metadata may have recorded as the last one:
+	// the first is known to have been, the others were about to be. If it has
+	// recorded another one this directory is an old copy that was put back.
+	Recorded []peer.Start `json:"recorded,omitempty"`
 	// Founders are the first brokers of the cluster. Only these have them.
 	Founders []founder `json:"founders,omitempty"`
 	// Seeds are peer addresses of brokers that a broker which has joined can ask

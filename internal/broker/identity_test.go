@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/felix-go/felix/internal/peer"
 )
 
 // TestNewDirectory: a broker alone forms a cluster of one.
@@ -30,7 +32,7 @@ func TestNewDirectory(t *testing.T) {
 			t.Errorf("%v are finalized; the caches are %v", v.features, v.caches)
 		}
 		id := readIdentity(t, mem)
-		first.Starts = start + 1
+		first.Starts, first.Recorded = start+1, []peer.Start{{Starts: start + 1}}
 		if !reflect.DeepEqual(id, first) || id.StoreID != b.StoreID() {
 			t.Errorf("start %d: felix.json is %+v; it was %+v", start, id, first)
 		}
@@ -119,7 +121,7 @@ func TestClusterNeverFormed(t *testing.T) {
 // wholeIdentity has everything that felix.json can have.
 func wholeIdentity() identity {
 	return identity{Format: dataFormat, StoreID: "a1", ClusterID: "c1", NodeID: 2, Formed: true, Bootstrapped: true, Starts: 9,
-		Founders: []founder{{1, "a0", "h0:7381"}, {2, "a1", "h1:7381"}}, Seeds: []string{"h2:7381"},
+		Founders: []founder{{1, "a0", "h0:7381"}, {2, "a1", "h1:7381"}}, Seeds: []string{"h2:7381"}, Recorded: []peer.Start{{Starts: 8, Instance: "i8"}},
 		more: map[string]json.RawMessage{"later": json.RawMessage(`{"a":1}`), "never": json.RawMessage("null")}}
 }
 
@@ -129,7 +131,7 @@ func TestParseIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const stored = `{"format":2,"store_id":"a1","cluster_id":"c1","node_id":2,"formed":true,"bootstrapped":true,"starts":9,` +
+	const stored = `{"format":2,"store_id":"a1","cluster_id":"c1","node_id":2,"formed":true,"bootstrapped":true,"starts":9,"recorded":[{"starts":8,"instance":"i8"}],` +
 		`"founders":[{"id":1,"store_id":"a0","peer_addr":"h0:7381"},{"id":2,"store_id":"a1","peer_addr":"h1:7381"}],` +
 		`"seeds":["h2:7381"],"later":{"a":1},"never":null}`
 	if string(whole) != stored { // docs/format.md says this

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,7 +154,7 @@ func (b *Broker) admitNode(ctx context.Context, j peer.JoinRequest) (peer.JoinRe
 	if b.view().cluster == nil {
 		return peer.JoinReply{}, errNotInService
 	}
-	if why := cannotJoin(&j); why != nil {
+	if why := cmp.Or(cannotJoin(&j), misleads(j.Node, j.PeerAddr, b.links.addr)); why != nil {
 		return peer.JoinReply{}, why
 	}
 	v, err := b.confirmedView(ctx)

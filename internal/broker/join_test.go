@@ -83,7 +83,7 @@ func checkJoined(t testing.TB, first *Broker, j *joiner, seed string) {
 	b := j.open(t)
 	id := readIdentity(t, j.disk.CrashClone(vfs.CrashCloneCfg{}))
 	want := identity{Format: dataFormat, StoreID: id.StoreID, ClusterID: first.dir.id().ClusterID, NodeID: b.node, Formed: true, Bootstrapped: true,
-		Starts: id.Starts, Seeds: []string{seed}}
+		Starts: id.Starts, Seeds: []string{seed}, Recorded: id.Recorded}
 	if !reflect.DeepEqual(id, want) {
 		t.Errorf("felix.json is %+v, want %+v", id, want)
 	}

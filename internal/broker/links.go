@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,10 +64,8 @@ func (b *Broker) makeLinks() (err error) {
 	if o.Listener == nil {
 		return nil
 	}
-	l := &links{b: b, addr: o.Advertise.Peer, peers: map[uint64]*peerState{}}
-	if l.addr == "" {
-		l.addr = o.Listener.Addr().String()
-	}
+	l := &links{b: b, peers: map[uint64]*peerState{}}
+	l.addr = cmp.Or(o.Advertise.Peer, o.Listener.Addr().String())
 	if l.instance, err = randomID(); err != nil {
 		return err
 	}
@@ -78,8 +77,7 @@ func (b *Broker) makeLinks() (err error) {
 	return nil
 }
 
-// openLinks starts to speak with other brokers. Until the metadata says who they
-// are, they are those with which this one has formed its cluster.
+// openLinks starts to speak with other brokers.
 func (b *Broker) openLinks() error {
 	l := b.links
 	if l == nil {
@@ -90,8 +88,16 @@ func (b *Broker) openLinks() error {
 			b.opts.Fatal(fmt.Errorf("the listener for other brokers, %s: %w", l.addr, err))
 		}
 	})
-	b.setPeers(peersOf(b.dir.id().Founders))
+	b.meetFounders()
 	return nil
+}
+
+// meetFounders has the broker speak with those with which it forms its cluster,
+// until there is metadata on its disk: that may know better.
+func (b *Broker) meetFounders() {
+	if id := b.dir.id(); !id.Bootstrapped && len(id.Founders) > 0 {
+		b.setPeers(peersOf(id.Founders))
+	}
 }
 
 func peersOf(founders []founder) (ps []peer.Peer) {
@@ -123,6 +129,9 @@ func (b *Broker) closeLinks(ctx context.Context) error {
 // them.
 func (b *Broker) setPeers(ps []peer.Peer) {
 	ps = slices.DeleteFunc(slices.Clone(ps), func(p peer.Peer) bool { return p.Node == b.node })
+	for i := range ps { // all may have moved, and then no record can say where to
+		ps[i].Also = b.opts.Cluster.Peers[ps[i].Node]
+	}
 	nodes := make([]uint64, 0, len(ps))
 	for _, p := range ps {
 		nodes = append(nodes, p.Node)
@@ -161,7 +170,7 @@ func (b *Broker) Links() []peer.LinkInfo {
 // Self implements peer.Handler.
 func (l *links) Self() peer.Identity {
 	id := l.b.dir.id()
-	return peer.Identity{ClusterID: id.ClusterID, Node: l.b.node, StoreID: id.StoreID, Instance: l.instance, Starts: id.Starts,
+	return peer.Identity{ClusterID: id.ClusterID, Node: l.b.node, StoreID: id.StoreID, Instance: l.instance, Starts: id.Starts, Recorded: id.Recorded,
 		Addr: l.addr, Version: l.b.opts.Cluster.Version, Features: supportedFeatures(), Formed: id.Formed}
 }
 
@@ -206,7 +215,7 @@ func (l *links) roster() *peer.Roster {
 		return r
 	}
 	for id, n := range v.nodes {
-		r.Members[id] = peer.Member{StoreID: n.StoreID, Removed: n.State == nodeRemoved, Starts: n.Starts}
+		r.Members[id] = n.member()
 	}
 	return r
 }
@@ -256,7 +265,7 @@ func (l *links) keptOut(node uint64, r *peer.Refusal) error {
 // for ever, since the reason may pass.
 func patienceWith(r peer.Reason) time.Duration {
 	switch r {
-	case peer.ReasonStore, peer.ReasonRemoved:
+	case peer.ReasonStore, peer.ReasonRemoved, peer.ReasonStarts:
 		return refusalPatience
 	case peer.ReasonInstance:
 		return instancePatience

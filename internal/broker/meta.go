@@ -66,7 +66,7 @@ func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
 		n := &nodeMeta{Format: nodeMetaFormat, ID: f.ID, StoreID: f.StoreID, PeerAddr: f.PeerAddr, Features: supportedFeatures(), State: nodeActive}
 		if f.ID == id.NodeID { // the others say the rest of themselves
 			b.describeSelf(n)
-			n.Starts = id.Starts
+			n.Starts, n.Instance = 0, "" // introduce does that
 		}
 		put(nodeKey(f.ID), n)
 	}
@@ -110,7 +110,7 @@ func (b *Broker) metaChanged(ctx context.Context) error {
 	if err := b.awaitMeta(ctx, index); err != nil {
 		return err
 	}
-	b.awaitOthers(ctx, index)
+	b.awaitOthers(ctx, index, nil)
 	return nil
 }
 
@@ -119,24 +119,39 @@ func (b *Broker) metaChanged(ctx context.Context) error {
 const othersTimeout = 2 * time.Second
 
 // awaitOthers waits until the other brokers that can be reached have acted on the
-// metadata up to index. Those that cannot will before they serve again anybody
+// metadata up to index, for those of needed until ctx ends: late are those of them
+// that have not. Those that cannot be reached will before they serve again anybody
 // who has heard of it from others.
-func (b *Broker) awaitOthers(ctx context.Context, index uint64) {
-	ctx, cancel := context.WithTimeout(ctx, othersTimeout)
+func (b *Broker) awaitOthers(ctx context.Context, index uint64, needed map[uint64]bool) (late []uint64) {
+	short, cancel := context.WithTimeout(ctx, othersTimeout)
 	defer cancel()
 	var waiting sync.WaitGroup
+	var mu sync.Mutex
 	up := b.reached()
 	for id, n := range b.view().nodes {
 		if id == b.node || n.State == nodeRemoved || !up[id] {
 			continue
 		}
+		until := short
+		if needed[id] {
+			until = ctx
+		}
 		waiting.Go(func() {
-			if err := b.net.AwaitMeta(ctx, id, index); err != nil {
-				b.opts.Logger.Debug("a broker has not acted on a change of the metadata yet", "node", id, "err", err)
+			err := b.net.AwaitMeta(until, id, index)
+			if err == nil {
+				return
+			}
+			b.opts.Logger.Debug("a broker has not acted on a change of the metadata yet", "node", id, "err", err)
+			if needed[id] {
+				mu.Lock()
+				late = append(late, id)
+				mu.Unlock()
 			}
 		})
 	}
 	waiting.Wait()
+	slices.Sort(late)
+	return late
 }
 
 // usable are the brokers that can have caches.
@@ -455,8 +470,28 @@ func (b *Broker) DeleteCache(ctx context.Context, scope felix.Scope) error {
 	if err != nil {
 		return err
 	}
-	if err := b.metaChanged(ctx); err != nil {
-		b.opts.Logger.Warn("a cache was deleted, its data is not removed yet", "cache", scope.String(), "err", err)
+	return b.awaitGone(ctx, m)
+}
+
+// awaitGone waits until no broker that can be reached serves a cache that was
+// deleted: what one of them still acknowledged would be lost.
+func (b *Broker) awaitGone(ctx context.Context, m *cacheMeta) error {
+	index, err := b.barrier(ctx)
+	if err == nil {
+		err = b.awaitMeta(ctx, index)
+	}
+	if err != nil {
+		b.opts.Logger.Warn("a cache was deleted, its data is not removed yet", "cache", m.scope().String(), "err", err)
+		return nil
+	}
+	holders := map[uint64]bool{}
+	for i := range m.Shards {
+		for _, r := range m.Shards[i].Replicas {
+			holders[r.Node] = true
+		}
+	}
+	if late := b.awaitOthers(ctx, index, holders); len(late) > 0 {
+		return felix.Errorf(felix.OutcomeUnknown, "cache %s is deleted, but of the brokers that have it node %d has not heard of that yet: what it still answers for the cache is lost", m.scope(), late[0])
 	}
 	return nil
 }

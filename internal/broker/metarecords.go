@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/placement"
 )
 
@@ -68,6 +69,11 @@ const (
 	nodeRemoving = "removing"
 	nodeRemoved  = "removed"
 )
+
+// member is the node as those who come are checked by.
+func (n *nodeMeta) member() peer.Member {
+	return peer.Member{StoreID: n.StoreID, Removed: n.State == nodeRemoved, Last: peer.Start{Starts: n.Starts, Instance: n.Instance}}
+}
 
 // cacheMeta is a cache.
 type cacheMeta struct {

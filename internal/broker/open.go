@@ -1,9 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +54,9 @@ func (b *Broker) openShards(ctx context.Context) error {
 	}
 	id := b.dir.id()
 	if err := v.belongsTo(&id); err != nil {
+		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+	}
+	if err := cmp.Or(b.isNoStranger(v), b.misleadsNobody(v)); err != nil {
 		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
 	}
 	if err := b.dropLeftovers(onDisk); err != nil {
@@ -144,10 +149,45 @@ func (b *Broker) dropLeftovers(onDisk []uint64) error {
 	return b.dropData(slices.Compact(left))
 }
 
+// isNoStranger refuses a broker that was started alone once, and so is a cluster
+// of its own, and is now told of others that it shall have: it would serve beside
+// them what they serve.
+func (b *Broker) isNoStranger(v *view) error {
+	c := &b.opts.Cluster
+	if len(b.dir.id().Founders) != 1 || !v.alone(b.node) {
+		return nil
+	}
+	const advice = "it was started without them once and is a cluster of its own: leave them out and have the others --join this one, or start on an empty directory"
+	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
+		if v.nodes[id] == nil {
+			return fmt.Errorf("--peers has node %d, of which this directory's cluster knows nothing: %s", id, advice)
+		}
+	}
+	if len(c.Join) > 0 {
+		return fmt.Errorf("--join: %s", advice)
+	}
+	return nil
+}
+
+// misleadsNobody refuses an address that would replace one at which others reach
+// this broker, and cannot.
+func (b *Broker) misleadsNobody(v *view) error {
+	if b.links == nil {
+		return nil
+	}
+	var others []string
+	for id, n := range v.nodes {
+		if id != b.node && n.State != nodeRemoved {
+			others = append(others, n.PeerAddr)
+		}
+	}
+	return misleads(b.node, b.links.addr, others...)
+}
+
 // awaitCluster waits until this broker's replica of the metadata tells of the
 // cluster, whose first records the first owner of it writes.
 func (b *Broker) awaitCluster(ctx context.Context) (*view, error) {
-	told := b.mono()
+	told, founders := b.mono(), b.dir.id().Founders
 	poll := time.NewTicker(openPoll)
 	defer poll.Stop()
 	for {
@@ -158,6 +198,9 @@ func (b *Broker) awaitCluster(ctx context.Context) (*view, error) {
 			return nil, fmt.Errorf("reading the metadata: %w", err)
 		case err == nil && v.cluster != nil:
 			return v, nil
+		case err == nil && len(founders) > 0:
+			b.setPeers(peersOf(founders)) // it does not say who the brokers are
+			founders = nil
 		}
 		b.campaignForNew()
 		if err := b.beginCluster(ctx); err != nil {
@@ -202,16 +245,21 @@ func (b *Broker) beginCluster(ctx context.Context) error {
 	if !r.owns.Load() || len(id.Founders) == 0 {
 		return nil
 	}
-	ops, err := b.firstRecords(&id, true)
-	if err != nil {
-		return err
-	}
 	patience := b.opts.RequestTimeout
 	if len(id.Founders) == 1 {
 		patience = b.opts.metaTimeout
 	}
 	writing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	// What was read before it owned the metadata may lack the records that are
+	// there: those of a directory that was migrated are others.
+	if v, err := b.readConfirmed(writing); err != nil || v.cluster != nil {
+		return nil // looked at again
+	}
+	ops, err := b.firstRecords(&id, true)
+	if err != nil {
+		return err
+	}
 	if err := b.metaWrite(writing, ops); err != nil && len(id.Founders) == 1 {
 		return err
 	} else if err != nil {
@@ -236,7 +284,7 @@ func (b *Broker) firstRound(ctx context.Context, v *view) error {
 	confirmed, err := b.readConfirmed(patient)
 	if err == nil {
 		if err = b.conform(confirmed, odd); err == nil {
-			b.introduce(patient, confirmed)
+			err = b.introduce(patient, confirmed)
 		}
 		return err
 	}

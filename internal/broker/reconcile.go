@@ -132,7 +132,9 @@ func (b *Broker) round(ctx context.Context) error {
 		if err := b.conform(v, odd); err != nil {
 			return err
 		}
-		b.introduce(reading, v)
+		if err := b.introduce(reading, v); err != nil {
+			return err
+		}
 	}
 	b.stepShards(ctx, v)
 	return nil
@@ -169,6 +171,9 @@ func (b *Broker) follow(v *view) error {
 		b.know(m)
 	}
 	b.rec.followed = v
+	if b.links != nil {
+		b.links.net.Recheck()
+	}
 	b.watchSoon() // features may have been finalized
 	return nil
 }
@@ -404,28 +409,58 @@ func (b *Broker) campaignForNew() {
 }
 
 // introduce sees to it that this broker's record in the metadata says what it is
-// since it was started. v is confirmed.
-func (b *Broker) introduce(ctx context.Context, v *view) {
-	if b.rec.introduced {
-		return
-	}
+// since it was started, and that its directory knows that this start is recorded.
+// v is confirmed. An error means that the broker cannot go on.
+func (b *Broker) introduce(ctx context.Context, v *view) error {
 	n := v.nodes[b.node]
-	if n == nil {
-		return // who it is, is for others to say
+	if b.rec.introduced || n == nil {
+		return nil // who it is, is for others to say
 	}
-	changed := func(n *nodeMeta) bool {
+	if err := b.passedBy(n); err != nil {
+		return err
+	}
+	self := *n
+	b.describeSelf(&self)
+	this := peer.Start{Starts: self.Starts, Instance: self.Instance}
+	err := b.dir.change(func(id *identity) error {
+		if !slices.Contains(id.Recorded, this) {
+			id.Recorded = append(slices.Clip(id.Recorded), this)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var passed error
+	err = b.updateNode(ctx, b.node, func(n *nodeMeta) bool {
 		before := *n
+		if passed = b.passedBy(n); passed != nil {
+			return false
+		}
 		b.describeSelf(n)
 		return !reflect.DeepEqual(&before, n)
+	})
+	if passed != nil {
+		return passed
 	}
-	now := *n
-	if changed(&now) {
-		if err := b.updateNode(ctx, b.node, changed); err != nil {
-			b.opts.Logger.Debug("this broker's own record cannot be written", "err", err)
-			return // next time
-		}
+	if err != nil {
+		b.opts.Logger.Debug("this broker's own record cannot be written", "err", err)
+		return nil // next time
 	}
 	b.rec.introduced = true
+	return b.dir.change(func(id *identity) error { id.Recorded = []peer.Start{this}; return nil })
+}
+
+// passedBy says that the node has gone on without this broker's directory.
+func (b *Broker) passedBy(n *nodeMeta) error {
+	own := peer.Identity{Recorded: b.dir.id().Recorded}
+	if b.links != nil {
+		own = b.links.Self()
+	}
+	if m := n.member(); m.Passed(own) {
+		return fmt.Errorf("data directory %s: %w", b.opts.Dir, peer.OldCopy(b.node))
+	}
+	return nil
 }
 
 // describeSelf fills in what the metadata has of this broker that may be another

@@ -87,7 +87,7 @@ func TestCopiedDirectoryIsRefused(t *testing.T) {
 	original.ready()
 	y.resume(original)
 	copied.start()
-	copied.b.failed("another process", "another data directory")
+	copied.b.failed("another process", "an old copy")
 	y.advance(200)
 	y.check(c.members...)
 }

@@ -8,9 +8,9 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,7 +61,7 @@ func (a *authority) sign(template, parent *x509.Certificate, signer *ecdsa.Priva
 func (m *member) equip(signer *authority, trusted ...*authority) {
 	t := m.c.t
 	t.Helper()
-	cert, key := signer.sign(&x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	cert, key := signer.sign(&x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"localhost"}, // and no address: brokers have to be told by their names
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}, signer.cert, signer.key)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -97,6 +97,7 @@ func (m *member) equip(signer *authority, trusted ...*authority) {
 func TestClusterTLS(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	c := newCluster(t, build(t), 3)
+	c.peers = strings.ReplaceAll(c.peers, "127.0.0.1", "localhost")
 	for _, m := range c.members {
 		m.equip(before, before)
 	}

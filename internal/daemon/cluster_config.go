@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 // Config that only matters to those who have several.
 type ClusterConfig struct {
 	PeerAddr       string
-	AdvertisePeer  string // empty: PeerAddr, and so on
+	AdvertisePeer  string // empty: the entry in Peers, or PeerAddr
 	AdvertiseHTTP  string
 	AdvertiseRESP  string
 	NodeID         uint64 // 0: the data directory's
@@ -45,11 +46,11 @@ func (c *Config) addClusterFlags(f *pflag.FlagSet) {
 		f.IntVar(&c.Nodes, "nodes", 1, fmt.Sprintf("`number` of brokers, 1 to %d: with more than one, a cluster to play with; each has its own directory in --data-dir, and ports %d above those of the one before", maxFleet, portStep))
 	}
 	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one")
-	f.StringVar(&c.AdvertisePeer, "advertise-peer-addr", "", "`host:port` at which the other brokers reach this one; --peer-addr if empty")
+	f.StringVar(&c.AdvertisePeer, "advertise-peer-addr", "", "`host:port` at which the other brokers reach this one; if empty its entry in --peers, or --peer-addr")
 	f.StringVar(&c.AdvertiseHTTP, "advertise-http-addr", "", "`host:port` at which clients reach --http-addr, as the cluster tells them; --http-addr if empty")
 	f.StringVar(&c.AdvertiseRESP, "advertise-resp-addr", "", "`host:port` at which clients reach --resp-addr, as the cluster tells them; --resp-addr if empty")
 	f.Uint64Var(&c.NodeID, "node-id", 0, "`number` of this broker in its cluster, for ever; 0 is the one that its directory has, or 1")
-	f.Var((*peerList)(&c.Peers), "peers", "`1=host:port,2=…`: all brokers that form a new cluster, this one among them; of no effect once it is formed")
+	f.Var((*peerList)(&c.Peers), "peers", "`1=host:port,2=…`: all brokers that form a new cluster, this one among them; once it is formed, where to look for them first")
 	f.Var((*addrList)(&c.Join), "join", "`host:port,…` of brokers whose cluster this one joins; of no effect once it has")
 	f.StringVar(&c.PeerCert, "peer-cert", "", "PEM `file` of the certificate that this broker shows to others; with the next two: mutual TLS between brokers")
 	f.StringVar(&c.PeerKey, "peer-key", "", "PEM `file` of its private key")
@@ -80,6 +81,9 @@ func (c *Config) checkCluster() error {
 		if err := c.checkAdvertised(one.name, one.listen, one.advertise); err != nil {
 			return err
 		}
+	}
+	if err := c.checkReach(); err != nil {
+		return err
 	}
 	if c.Reads != "" && c.Reads != "fence" && c.Reads != "lease" {
 		return fmt.Errorf("--reads %q: it is fence or lease", c.Reads)
@@ -116,11 +120,43 @@ func (c *Config) checkAdvertised(name, listen, advertise string) error {
 		}
 		return nil
 	}
+	if name == "peer" {
+		listen = c.peerAddress()
+	}
 	host, _, _ := net.SplitHostPort(listen) // checked before
 	if (c.inCluster() || name == "peer") && isUnspecified(host) {
 		return fmt.Errorf("--%s-addr %s does not say where others find this broker: give --advertise-%s-addr host:port", name, listen, name)
 	}
 	return nil
+}
+
+// peerAddress is where others are told to reach this broker.
+func (c *Config) peerAddress() string {
+	return cmp.Or(c.AdvertisePeer, c.Peers[c.NodeID], c.PeerAddr)
+}
+
+// checkReach refuses settings by which others would look for this broker where
+// they are themselves, or where it does not listen.
+func (c *Config) checkReach() error {
+	own := c.peerAddress()
+	if isLocal(own) {
+		for _, other := range slices.Concat(slices.Collect(maps.Values(c.Peers)), c.Join) {
+			if !isLocal(other) {
+				return fmt.Errorf("node %d tells others to reach it at %s, which for the one at %s is its own machine: give --peer-addr or --advertise-peer-addr", c.NodeID, own, other)
+			}
+		}
+		return nil
+	}
+	if c.AdvertisePeer == "" && isLocal(c.PeerAddr) {
+		return fmt.Errorf("--peers says that node %d is at %s, and --peer-addr %s can be reached from this machine only: give --peer-addr, or --advertise-peer-addr if something passes on what comes there", c.NodeID, own, c.PeerAddr)
+	}
+	return nil
+}
+
+// isLocal says whether an address is of use on its own machine only.
+func isLocal(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && isLoopback(host)
 }
 
 // inCluster says whether the settings speak of other brokers.

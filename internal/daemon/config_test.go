@@ -3,12 +3,15 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/felix-go/felix/internal/broker"
 )
 
 // resolved is a configuration as flags, variables and a file give it.
@@ -79,7 +82,7 @@ func TestEnvironment(t *testing.T) {
 		{"dev's default", true, nil, func(c Config) bool { return c.DataDir == ".felix" }},
 		{"an empty variable is none", true, map[string]string{"FELIX_DATA_DIR": "", "FELIX_LOG_LEVEL": ""}, func(c Config) bool { return c.DataDir == ".felix" && c.LogLevel == "info" }},
 		{"how reads are confirmed, by its other name", true, map[string]string{"FELIX_QUORUM_READS": "lease"}, func(c Config) bool { return c.Reads == "lease" }},
-		{"brokers", true, map[string]string{"FELIX_NODE_ID": "2", "FELIX_PEERS": "2=b:7381, 1=a:7381"}, func(c Config) bool { return c.NodeID == 2 && c.Peers[1] == "a:7381" && c.Peers[2] == "b:7381" }},
+		{"brokers", true, map[string]string{"FELIX_NODE_ID": "2", "FELIX_PEERS": "2=b:7381, 1=a:7381", "FELIX_PEER_ADDR": "b:7381", "FELIX_INSECURE": "true"}, func(c Config) bool { return c.NodeID == 2 && c.Peers[1] == "a:7381" && c.Peers[2] == "b:7381" }},
 		{"the config file", true, map[string]string{"FELIX_CONFIG": file}, func(c Config) bool { return c.LogFormat == "json" }},
 		{"a boolean", true, map[string]string{"FELIX_INSECURE": "true", "FELIX_HTTP_ADDR": ":0"}, func(c Config) bool { return c.Insecure }},
 	} {
@@ -175,6 +178,10 @@ func TestBadSettings(t *testing.T) {
 		{[]string{"dev", "--advertise-http-addr", "0.0.0.0:1"}, nil, `--advertise-http-addr "0.0.0.0:1": it is the host:port that others use`},
 		{[]string{"dev", "--advertise-resp-addr", "h:0"}, nil, `--advertise-resp-addr "h:0": it is the host:port that others use`},
 		{[]string{"dev", "--advertise-peer-addr", "h"}, nil, `--advertise-peer-addr "h": it is the host:port that others use`},
+		{[]string{"dev", "--node-id", "4", "--join", "localhost:7381,h1:7381"}, nil, "node 4 tells others to reach it at 127.0.0.1:7381, which for the one at h1:7381 is its own machine: give --peer-addr or --advertise-peer-addr"},
+		{[]string{"dev", "--node-id", "1", "--peers", "1=localhost:7381,2=h2:7381"}, nil, "node 1 tells others to reach it at localhost:7381, which for the one at h2:7381 is its own machine"},
+		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381", "--advertise-peer-addr", "[::1]:7381"}, nil, "node 1 tells others to reach it at [::1]:7381, which for the one at h"},
+		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381"}, nil, "--peers says that node 1 is at h1:7381, and --peer-addr 127.0.0.1:7381 can be reached from this machine only: give --peer-addr"},
 		{[]string{"dev", "--peer-cert", "c", "--peer-key", "k"}, nil, "TLS between brokers needs all three"},
 		{[]string{"dev", "--peer-ca", "a"}, nil, "TLS between brokers needs all three"},
 		{[]string{"dev", "--peers", "1=h:1"}, nil, "--peers needs a --node-id: which of them this broker is"},
@@ -237,5 +244,41 @@ func TestBadSettings(t *testing.T) {
 				t.Errorf("standard output: %q", stdout.String())
 			}
 		})
+	}
+}
+
+// TestAdvertised: others are told of a broker what the operator wrote, names
+// included, with the port that was found where none was asked for.
+func TestAdvertised(t *testing.T) {
+	for _, v := range []struct {
+		args             []string
+		peer, http, resp string // PORT is that of the listener
+	}{
+		{nil, "127.0.0.1:7381", "127.0.0.1:7380", "127.0.0.1:7379"},
+		{[]string{"--peer-addr", "localhost:0", "--http-addr", "localhost:0", "--resp-addr", "[::1]:0"}, "localhost:PORT", "localhost:PORT", "[::1]:PORT"},
+		{[]string{"--peer-addr", "h1:7381", "--insecure"}, "h1:7381", "127.0.0.1:7380", "127.0.0.1:7379"},
+		{[]string{"--peer-addr", "0.0.0.0:7381", "--insecure", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381", "--advertise-http-addr", "h1:80"}, "h1:7381", "h1:80", "127.0.0.1:7379"},
+		{[]string{"--peer-addr", ":0", "--insecure", "--advertise-peer-addr", "e1:7381", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381"}, "e1:7381", "127.0.0.1:7380", "127.0.0.1:7379"},
+		{[]string{"--resp-addr", ":7379", "--insecure"}, "127.0.0.1:7381", "127.0.0.1:7380", ""},
+	} {
+		c, err := resolved(t, true, v.args, nil)
+		if err != nil {
+			t.Errorf("%q: %v", v.args, err)
+			continue
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ln.Close() }()
+		_, port, _ := net.SplitHostPort(ln.Addr().String())
+		d := &Daemon{config: c, listeners: listeners{resp: ln, http: ln, peer: ln}}
+		want := broker.Addresses{Peer: v.peer, HTTP: v.http, RESP: v.resp}
+		for _, addr := range []*string{&want.Peer, &want.HTTP, &want.RESP} {
+			*addr = strings.ReplaceAll(*addr, "PORT", port)
+		}
+		if got := d.clusterOptions().Advertise; got != want {
+			t.Errorf("%q: others are told %+v, want %+v", v.args, got, want)
+		}
 	}
 }

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,22 +105,26 @@ func (d *Daemon) clusterOptions() broker.ClusterOptions {
 	c := &d.config
 	o := broker.ClusterOptions{Listener: d.listeners.peer, Version: Version(), Peers: c.Peers, Join: c.Join, Reads: c.Reads,
 		ReplaceAfter: c.ReplaceAfter, MaxClockOffset: c.MaxClockOffset, Dial: c.dial, Advertise: broker.Addresses{
-			Peer: advertised(c.AdvertisePeer, d.listeners.peer), HTTP: advertised(c.AdvertiseHTTP, d.listeners.http),
-			RESP: advertised(c.AdvertiseRESP, d.listeners.resp)}}
+			Peer: withPort(c.peerAddress(), d.listeners.peer), HTTP: withPort(cmp.Or(c.AdvertiseHTTP, c.HTTPAddr), d.listeners.http),
+			RESP: withPort(cmp.Or(c.AdvertiseRESP, c.RESPAddr), d.listeners.resp)}}
 	if c.PeerCert != "" {
 		o.TLS = &peer.TLS{CertFile: c.PeerCert, KeyFile: c.PeerKey, CAFile: c.PeerCA}
 	}
 	return o
 }
 
-// advertised is what others are told of a listener: nothing, if it is on every
-// address and nobody has said which of them is meant.
-func advertised(setting string, l net.Listener) string {
-	addr := l.Addr().String()
-	if host, _, err := net.SplitHostPort(addr); setting == "" && err == nil && !isUnspecified(host) {
-		return addr
+// withPort is what others are told of a listener: the setting, as it was given
+// since certificates name hosts, with the port that was found if it had none.
+// It is nothing if that is on every address, and nobody has said which is meant.
+func withPort(setting string, l net.Listener) string {
+	host, port, err := net.SplitHostPort(setting)
+	if err != nil || isUnspecified(host) {
+		return ""
 	}
-	return setting
+	if addr, ok := l.Addr().(*net.TCPAddr); ok && port == "0" {
+		port = strconv.Itoa(addr.Port)
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // makeDevCaches makes the caches that a newcomer finds.

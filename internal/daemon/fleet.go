@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -78,6 +79,20 @@ func StartFleet(ctx context.Context, c Config, log *slog.Logger, fatal func(erro
 // identityOf is the file by which a directory is known as a broker's.
 func identityOf(dir string) string { return filepath.Join(dir, "felix.json") }
 
+// membership is the cluster that the data directory belongs to, if any, and whether
+// that is formed. A directory that cannot be read is complained of when it is
+// opened.
+func (c *Config) membership() (cluster string, formed bool) {
+	var id struct {
+		ClusterID string `json:"cluster_id"`
+		Formed    bool   `json:"formed"`
+	}
+	if raw, err := os.ReadFile(identityOf(c.DataDir)); err != nil || json.Unmarshal(raw, &id) != nil {
+		return "", false
+	}
+	return id.ClusterID, id.Formed
+}
+
 // member is the settings of the broker number i, from 0.
 func (c *Config) member(i int) Config {
 	m := *c
@@ -92,15 +107,15 @@ func (c *Config) member(i int) Config {
 	return m
 }
 
-// introduce tells the brokers of each other: all of them, where none has a
-// directory yet; otherwise those that have none join the others. Wherever the
+// introduce tells the brokers of each other: all of them, where none belongs to a
+// cluster yet; otherwise those that do not join the others. Wherever the
 // metadata says that a broker is, it is at its listener.
 func (f *Fleet) introduce() {
 	at := map[uint64]string{}
 	var old []string
 	for _, m := range f.members {
 		at[m.config.NodeID] = m.listeners.peer.Addr().String()
-		if _, err := os.Stat(identityOf(m.config.DataDir)); err == nil {
+		if _, formed := m.config.membership(); formed {
 			old = append(old, at[m.config.NodeID])
 		}
 	}
@@ -111,7 +126,7 @@ func (f *Fleet) introduce() {
 			}
 			return (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		}
-		if _, err := os.Stat(identityOf(m.config.DataDir)); err != nil && len(old) > 0 {
+		if cluster, _ := m.config.membership(); cluster == "" && len(old) > 0 {
 			m.config.Join = old
 			continue
 		}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,6 +102,46 @@ func TestMembers(t *testing.T) {
 func TestClusterScripts(t *testing.T) {
 	_, _, http := devNodes(t, t.TempDir(), "3")
 	clitest.Run(t, "../cli/testdata/three", strings.Join(http, ","))
+}
+
+// TestFleetIsIntroduced: who is a member, or about to be one with the others, is
+// told of all; who is not joins those that are.
+func TestFleetIsIntroduced(t *testing.T) {
+	const none, fresh, adopted, formed = "", `{"format":2,"store_id":"s"}`, `{"format":2,"store_id":"s","cluster_id":"c"}`, `{"format":2,"store_id":"s","cluster_id":"c","formed":true}`
+	for _, v := range []struct {
+		identities []string
+		joins      []bool
+	}{
+		{[]string{none, none, none}, []bool{false, false, false}},
+		{[]string{fresh, none, fresh}, []bool{false, false, false}}, // killed while they began
+		{[]string{adopted, adopted, fresh}, []bool{false, false, false}},
+		{[]string{formed, adopted, adopted}, []bool{false, false, false}},
+		{[]string{formed, formed, none}, []bool{false, false, true}},
+		{[]string{formed, formed, fresh}, []bool{false, false, true}},
+	} {
+		f, dir := &Fleet{}, t.TempDir()
+		for i, text := range v.identities {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = ln.Close() }()
+			m := &member{config: Config{DataDir: filepath.Join(dir, fmt.Sprint(i)), ClusterConfig: ClusterConfig{NodeID: uint64(i + 1)}}, listeners: listeners{peer: ln}}
+			if err := os.Mkdir(m.config.DataDir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if text != none {
+				writeFile(t, identityOf(m.config.DataDir), text)
+			}
+			f.members = append(f.members, m)
+		}
+		f.introduce()
+		for i, m := range f.members {
+			if joins := len(m.config.Join) > 0; joins != v.joins[i] || joins == (len(m.config.Peers) > 0) {
+				t.Errorf("%q: node %d joins %q, forms a cluster with %v", v.identities, i+1, m.config.Join, m.config.Peers)
+			}
+		}
+	}
 }
 
 // A fleet that gets more brokers has them join; one that is removed stops alone,

@@ -26,8 +26,8 @@ func TestHandshakeRefusals(t *testing.T) {
 			ReasonRemoved, "node 1 was removed from this cluster; start it with an empty directory and a new --node-id"},
 		"another directory": {func(a *broker) { a.id.StoreID = "wiped" }, nil, ReasonStore,
 			"node 1 is known with another data directory: if it was lost or copied, run `felixctl node rm 1` and join under a new id"},
-		"an old copy": {nil, func(b *broker) { b.roster.Members[1] = Member{StoreID: storeOf(1), Starts: 9} },
-			ReasonStarts, "node 1 was started 9 times and now says 1: its directory is an old copy; run `felixctl node rm 1`"},
+		"an old copy": {nil, func(b *broker) { b.roster.Members[1] = Member{StoreID: storeOf(1), Last: Start{1, "original"}} },
+			ReasonStarts, "node 1 has gone on since its directory was copied: its directory is an old copy; run `felixctl node rm 1` and join under a new id"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
@@ -128,6 +128,81 @@ func (l *link) awaitWhy(t *testing.T, why string) {
 	})
 }
 
+// What is recorded of a node tells an old copy of its directory from the directory
+// itself, whatever the copy was started since, and whatever was about to be
+// recorded when a process died.
+func TestPassed(t *testing.T) {
+	for _, v := range []struct {
+		name     string
+		last     Start
+		recorded []Start // of a process that is start 9
+		passed   bool
+	}{
+		{"nothing is recorded", Start{}, nil, false},
+		{"the record is what the directory knows", Start{7, "g"}, []Start{{7, "g"}}, false},
+		{"this process is recorded", Start{9, "i"}, []Start{{7, "g"}}, false},
+		{"what was about to be recorded was", Start{8, "h"}, []Start{{7, "g"}, {8, "h"}}, false},
+		{"what was about to be recorded was not", Start{7, "g"}, []Start{{7, "g"}, {8, "h"}}, false},
+		{"the record is old", Start{6, "f"}, []Start{{7, "g"}}, false},
+		{"the original was started since", Start{8, "x"}, []Start{{7, "g"}}, true},
+		{"and the copy as often", Start{9, "x"}, []Start{{7, "g"}}, true},
+		{"and the copy more often", Start{8, "x"}, []Start{{7, "g"}, {9, "i"}}, true},
+		{"two copies", Start{7, "x"}, []Start{{7, "g"}}, true},
+		{"copied before it was ever recorded", Start{1, "x"}, nil, true},
+	} {
+		m := Member{Last: v.last}
+		if got := m.Passed(Identity{Starts: 9, Instance: "i", Recorded: v.recorded}); got != v.passed {
+			t.Errorf("%s: %t", v.name, got)
+		}
+	}
+}
+
+// TestRecheck: whoever would be refused by now is cut off, in both directions, and
+// others are not.
+func TestRecheck(t *testing.T) {
+	a, b, c := newBroker(t, 1, nil), newBroker(t, 2, nil), newBroker(t, 3, nil)
+	c.net.SetPeers([]Peer{b.peer()})
+	a.net.SetPeers([]Peer{b.peer()})
+	b.net.SetPeers([]Peer{a.peer(), c.peer()})
+	for _, node := range []uint64{1, 3} {
+		b.awaitLink(node)
+	}
+	a.awaitLink(2)
+	b.locked(func() { b.roster.Members[1] = Member{StoreID: storeOf(1), Last: Start{5, "original"}} })
+	b.net.Recheck()
+	eventually(t, "it is refused", func() (is bool) {
+		a.locked(func() { is = len(a.refusals) > 0 && a.refusals[0].Reason == ReasonStarts })
+		return is
+	})
+	eventually(t, "its own link is down", func() bool { l := b.net.Links()[0]; return !l.Up && strings.Contains(l.Refused, "is an old copy") })
+	b.locked(func() {
+		if n := len(b.ups[3]); n != 1 {
+			t.Errorf("the link to node 3 has changed %d times", n)
+		}
+	})
+	b.locked(func() { b.roster.Members[1] = Member{StoreID: storeOf(1)} })
+	a.awaitLink(2)
+	b.awaitLink(1)
+}
+
+// TestEitherAddress: a peer is looked for at both of its addresses until it was
+// found; one that is found stays there.
+func TestEitherAddress(t *testing.T) {
+	a, b, c := newBroker(t, 1, nil), newBroker(t, 2, nil), newBroker(t, 3, nil)
+	p := b.peer()
+	p.Addr, p.Also = c.addr, p.Addr
+	a.net.SetPeers([]Peer{p})
+	a.awaitLink(2)
+	if l := a.net.link(2); l.target().Addr != b.addr {
+		t.Errorf("it is looked for at %s", l.target().Addr)
+	}
+	p.Also = ""
+	a.net.SetPeers([]Peer{p}) // as before
+	if l := a.net.link(2); l.target().Addr != b.addr {
+		t.Errorf("it is looked for at %s", l.target().Addr)
+	}
+}
+
 // A second process under the same id is refused while the first one lives, and
 // let in once it has gone.
 func TestCopiedDirectory(t *testing.T) {
@@ -135,8 +210,8 @@ func TestCopiedDirectory(t *testing.T) {
 	meet(t, a, b)
 	copied := newBroker(t, 1, nil)
 	copied.locked(func() { copied.id.Instance = "copy" })
-	// The copy's starts are behind as well; that there are two says more.
-	b.locked(func() { b.roster.Members[1] = Member{StoreID: storeOf(1), Starts: 7} })
+	// The copy was passed as well; that there are two says more.
+	b.locked(func() { b.roster.Members[1] = Member{StoreID: storeOf(1), Last: Start{7, "original"}} })
 	copied.net.SetPeers([]Peer{b.peer()})
 	copied.expectRefusal(ReasonInstance, "another process already acts as node 1, at "+a.addr+": is this a copied directory?")
 	if l := b.net.Links(); !l[0].Up || l[0].Addr != a.addr {

@@ -21,8 +21,8 @@ const (
 // Reason is why somebody is refused, for programs.
 type Reason string
 
-// The reasons. A broker that most others refuse for its StoreID or as Removed
-// will never be let in.
+// The reasons. A broker that most others refuse for its StoreID or Starts, or
+// as Removed, will never be let in.
 const (
 	// ReasonProtocol is a build that speaks another protocol.
 	ReasonProtocol Reason = "protocol"
@@ -60,7 +60,23 @@ func refusal(reason Reason, format string, args ...any) *Refusal {
 type Member struct {
 	StoreID string
 	Removed bool
-	Starts  uint64 // as last recorded
+	Last    Start // as recorded; without an instance, none was
+}
+
+// Passed says whether the node was started on another directory than that of id
+// since that was last part of the cluster: that one is an old copy, however often
+// it is started. Where the record is older than what the directory knows to be
+// recorded, it is the record that is old.
+func (m *Member) Passed(id Identity) bool {
+	if m.Last.Instance == "" || m.Last.Instance == id.Instance || slices.Contains(id.Recorded, m.Last) {
+		return false
+	}
+	return len(id.Recorded) == 0 || m.Last.Starts >= id.Recorded[0].Starts
+}
+
+// OldCopy is why a node stays outside whose directory was Passed.
+func OldCopy(node uint64) *Refusal {
+	return refusal(ReasonStarts, "node %d has gone on since its directory was copied: its directory is an old copy; run `felixctl node rm %d` and join under a new id", node, node)
 }
 
 // Roster is what a broker knows of its cluster, to check others by.
@@ -98,9 +114,8 @@ func (r *Roster) Check(self, other Identity, to uint64, toStore string) error {
 	case m.StoreID != other.StoreID:
 		return refusal(ReasonStore, "node %d is known with another data directory: if it was lost or copied, run `felixctl node rm %d` and join under a new id",
 			other.Node, other.Node)
-	case other.Starts < m.Starts:
-		return refusal(ReasonStarts, "node %d was started %d times and now says %d: its directory is an old copy; run `felixctl node rm %d` and join under a new id",
-			other.Node, m.Starts, other.Starts, other.Node)
+	case m.Passed(other):
+		return OldCopy(other.Node)
 	}
 	return nil
 }
@@ -115,14 +130,22 @@ func checkProtocol(h *peerv1.Hello) error {
 }
 
 func helloOf(id Identity, to uint64, toStore string) *peerv1.Hello {
+	var recorded []*peerv1.Start
+	for _, s := range id.Recorded {
+		recorded = append(recorded, &peerv1.Start{Starts: s.Starts, Instance: s.Instance})
+	}
 	return &peerv1.Hello{ProtocolMin: protocolMin, ProtocolMax: protocolMax, Version: id.Version, Features: id.Features,
 		ClusterId: id.ClusterID, From: id.Node, StoreId: id.StoreID, Instance: id.Instance, Starts: id.Starts,
-		To: to, ToStoreId: toStore, Formed: id.Formed, PeerAddr: id.Addr}
+		To: to, ToStoreId: toStore, Formed: id.Formed, PeerAddr: id.Addr, Recorded: recorded}
 }
 
 func identityOf(h *peerv1.Hello) Identity {
+	var recorded []Start
+	for _, s := range h.GetRecorded() {
+		recorded = append(recorded, Start{Starts: s.GetStarts(), Instance: s.GetInstance()})
+	}
 	return Identity{ClusterID: h.GetClusterId(), Node: h.GetFrom(), StoreID: h.GetStoreId(), Instance: h.GetInstance(),
-		Starts: h.GetStarts(), Addr: h.GetPeerAddr(), Version: h.GetVersion(), Features: h.GetFeatures(), Formed: h.GetFormed()}
+		Starts: h.GetStarts(), Addr: h.GetPeerAddr(), Version: h.GetVersion(), Features: h.GetFeatures(), Formed: h.GetFormed(), Recorded: recorded}
 }
 
 // frame is one of the frames of a stream.
@@ -143,12 +166,22 @@ func (n *Network) check(h *peerv1.Hello) (Identity, error) {
 	err := n.o.Handler.Check(id, h.GetTo(), h.GetToStoreId())
 	var r *Refusal
 	if err == nil || errors.As(err, &r) && r.Reason == ReasonStarts {
-		// A copied directory is behind in its starts as well: this says more.
+		// A copied directory may have been passed as well: this says more.
 		if other := n.otherInstance(id); other != nil {
 			err = other
 		}
 	}
 	return id, err
+}
+
+// again checks somebody whose stream is there already.
+func (n *Network) again(id Identity) error {
+	self := n.o.Handler.Self()
+	var r *Refusal
+	if errors.As(n.o.Handler.Check(id, self.Node, self.StoreID), &r) {
+		return r
+	}
+	return nil // what may pass is no reason
 }
 
 // greet is the dialling side's half of a handshake. refused says that it was the
@@ -186,9 +219,13 @@ func (n *Network) welcome(in *inbound, receive func() (frame, error), send func(
 		n.log.Debug("a peer is refused", "node", in.id.Node, "addr", in.id.Addr, "why", err)
 		return wireError(err)
 	}
-	if err := send(helloOf(n.o.Handler.Self(), in.id.Node, in.id.StoreID)); err != nil {
+	// What is known may have changed before Recheck could see this stream.
+	if err = n.again(in.id); err == nil {
+		err = send(helloOf(n.o.Handler.Self(), in.id.Node, in.id.StoreID))
+	}
+	if err != nil {
 		n.left(in)
-		return err
+		return wireError(err)
 	}
 	n.moved(in.id)
 	return nil

@@ -27,14 +27,22 @@ type link struct {
 	mu       sync.Mutex
 	told     string // address, by SetPeers
 	addr     string // address to dial
+	also     string // another one to try, while the peer was not found yet
 	up       bool
 	since    time.Duration
 	heard    time.Duration // of the last pong, or of the welcome before the first
 	peer     Identity      // of the process that the Raft stream leads to, while up
+	greeted  [2]greeted    // the two streams, while they are up
 	lastWhy  string        // why there is no link, as logged last
 	refused  string
 	pingSeq  uint64
 	pingSent time.Duration
+}
+
+// greeted is a stream that has passed its handshake.
+type greeted struct {
+	line *line
+	id   Identity
 }
 
 // What a stream is for.
@@ -45,7 +53,7 @@ const (
 )
 
 func (n *Network) newLink(p Peer) *link {
-	l := &link{n: n, node: p.Node, storeID: p.StoreID, told: p.Addr, addr: p.Addr, since: n.o.Mono(),
+	l := &link{n: n, node: p.Node, storeID: p.StoreID, told: p.Addr, addr: p.Addr, also: p.Also, since: n.o.Mono(),
 		raft: newRaftQueue(n.o.RaftQueueBytes), forward: newForwarder(n.o.Mono, n.o.ForwardQueueBytes),
 		poke: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 	l.ctx, l.cancel = context.WithCancel(n.ctx)
@@ -68,10 +76,23 @@ func (l *link) tell(p Peer) bool {
 // moved takes the address that the peer gives. It has just come, so it is there.
 func (l *link) moved(addr string) {
 	l.mu.Lock()
-	l.addr = addr
+	l.addr, l.also = addr, ""
 	l.mu.Unlock()
 	for _, c := range l.poke {
 		signal(c)
+	}
+}
+
+// found says whether the peer was at an address. Until it was, the next attempt
+// is at the other one.
+func (l *link) found(addr string, is bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case is:
+		l.also = ""
+	case l.also != "" && addr == l.addr:
+		l.addr, l.also = l.also, l.addr
 	}
 }
 
@@ -108,11 +129,13 @@ func (l *link) keep(kind int, run func(line *line, p Peer) (greeted bool, err er
 		line := l.n.line(l.ctx, p.Node, p.Addr)
 		greeted, err := run(line, p)
 		line.close(errLineClosed)
+		l.noteGreeted(kind, nil, Identity{})
 		if greeted {
 			wait = minRedial
 		}
 		if kind == raftStream && l.ctx.Err() == nil {
 			l.log(p, err)
+			l.found(p.Addr, greeted)
 		}
 		redial := time.NewTimer(wait)
 		select {
@@ -141,11 +164,15 @@ func (l *link) log(p Peer, err error) {
 }
 
 // greet is the handshake of a stream that was dialled.
-func (l *link) greet(line *line, p Peer, send func(*peerv1.Hello) error, receive func() (frame, error)) (Identity, error) {
+func (l *link) greet(kind int, line *line, p Peer, send func(*peerv1.Hello) error, receive func() (frame, error)) (Identity, error) {
 	stop := line.within(handshakeTimeout, errHandshake)
 	id, refused, err := l.n.greet(p, send, receive)
 	if !stop() && err == nil {
 		err = errHandshake
+	}
+	if err == nil && kind != snapshotStream { // which ends by itself
+		l.noteGreeted(kind, line, id)
+		err = l.n.again(id) // before Recheck could see it, something may have changed
 	}
 	err = line.why(err)
 	var r *Refusal
@@ -162,11 +189,33 @@ func (l *link) greet(line *line, p Peer, send func(*peerv1.Hello) error, receive
 	return id, err
 }
 
+// noteGreeted notes whom a stream leads to; a nil line is none.
+func (l *link) noteGreeted(kind int, line *line, id Identity) {
+	l.mu.Lock()
+	l.greeted[kind] = greeted{line, id}
+	l.mu.Unlock()
+}
+
+// recheck cuts the streams that lead to somebody who is refused by now.
+func (l *link) recheck() {
+	l.mu.Lock()
+	streams := l.greeted
+	l.mu.Unlock()
+	for _, s := range streams {
+		if s.line == nil {
+			continue
+		}
+		if err := l.n.again(s.id); err != nil {
+			s.line.close(err)
+		}
+	}
+}
+
 func (l *link) keepRaft() { l.keep(raftStream, l.runRaft) }
 
 func (l *link) runRaft(line *line, p Peer) (greeted bool, err error) {
 	stream := line.client.Raft(line.ctx)
-	id, err := l.greet(line, p,
+	id, err := l.greet(raftStream, line, p,
 		func(h *peerv1.Hello) error {
 			return stream.Send(&peerv1.RaftFrame{Kind: &peerv1.RaftFrame_Hello{Hello: h}})
 		},
@@ -273,7 +322,7 @@ func (l *link) keepForward() { l.keep(forwardStream, l.runForward) }
 
 func (l *link) runForward(line *line, p Peer) (greeted bool, err error) {
 	stream := line.client.Forward(line.ctx)
-	_, err = l.greet(line, p,
+	_, err = l.greet(forwardStream, line, p,
 		func(h *peerv1.Hello) error {
 			return stream.Send(&peerv1.ForwardFrame{Kind: &peerv1.ForwardFrame_Hello{Hello: h}})
 		},

@@ -187,6 +187,26 @@ func (n *Network) SetPeers(peers []Peer) {
 	}
 }
 
+// Recheck checks those again whose streams are up, in either direction: whoever
+// is refused by now is cut off. It is to be called whenever Handler.Check may say
+// something else than before.
+func (n *Network) Recheck() {
+	n.mu.Lock()
+	streams := make([]*inbound, 0, len(n.inbound))
+	for in := range n.inbound {
+		streams = append(streams, in)
+	}
+	n.mu.Unlock()
+	for _, in := range streams {
+		if n.again(in.id) != nil {
+			in.cut()
+		}
+	}
+	for _, l := range n.links() {
+		l.recheck()
+	}
+}
+
 // SendRaft queues messages for a node. It does not block: what cannot be queued
 // is dropped, and Handler.DroppedRaft told of the MsgApps.
 func (n *Network) SendRaft(node uint64, ms []Message) {

@@ -28,13 +28,20 @@ import (
 type Identity struct {
 	ClusterID string
 	Node      uint64
-	StoreID   string // of its data directory
-	Instance  string // random for each process
-	Starts    uint64 // of its data directory
-	Addr      string // where to dial it
-	Version   string // of its build, for people
+	StoreID   string  // of its data directory
+	Instance  string  // random for each process
+	Starts    uint64  // of its data directory
+	Recorded  []Start // of its data directory, in order: those of which the cluster may know, the first of which it has known
+	Addr      string  // where to dial it
+	Version   string  // of its build, for people
 	Features  []string
 	Formed    bool
+}
+
+// Start is one start of a broker on its data directory.
+type Start struct {
+	Starts   uint64 `json:"starts"` // of the directory, so far
+	Instance string `json:"instance"`
 }
 
 // Message is a Raft message of a shard. It is not changed any more.
@@ -122,6 +129,9 @@ type Peer struct {
 	Node    uint64
 	StoreID string
 	Addr    string
+	// Also is another address where it may be: the two are tried in turn until the
+	// peer has been found.
+	Also string
 }
 
 // LinkInfo is a link as it is.

@@ -226,7 +226,7 @@ func (b *broker) Join(_ context.Context, j JoinRequest) (JoinReply, error) {
 	if j.Node == 1 {
 		return JoinReply{}, felix.Errorf(felix.AlreadyExists, "node 1 exists")
 	}
-	return JoinReply{ClusterID: "cluster", MetaRaftID: 8, Nodes: []Peer{{1, "store1", "h1:1"}, {2, "store2", "h2:2"}}}, nil
+	return JoinReply{ClusterID: "cluster", MetaRaftID: 8, Nodes: []Peer{{Node: 1, StoreID: "store1", Addr: "h1:1"}, {Node: 2, StoreID: "store2", Addr: "h2:2"}}}, nil
 }
 
 func (b *broker) Status(context.Context) (*peerv1.StatusResponse, error) {

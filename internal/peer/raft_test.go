@@ -153,10 +153,12 @@ func TestReconnects(t *testing.T) {
 	again := serve(t, 2, ln, nil)
 	again.locked(func() { again.id.Instance, again.id.Starts = "another", 2 })
 	again.net.SetPeers([]Peer{a.peer()})
-	a.awaitLink(2) // by the address of its hello
-	if l := a.net.Links(); l[0].Addr != again.addr {
-		t.Errorf("node 2 is dialled at %s, it is at %s", l[0].Addr, again.addr)
-	}
+	eventually(t, "node 2 is dialled at the address of its hello", func() bool { return a.net.Links()[0].Addr == again.addr })
+	eventually(t, "it is the new one that is linked", func() (ok bool) {
+		again.locked(func() { ok = again.clocks[1].WallMillis != 0 })
+		return ok
+	})
+	a.awaitLink(2)
 	a.net.SetPeers([]Peer{{Node: 2, StoreID: storeOf(2), Addr: b.addr}})
 	if l := a.net.Links(); l[0].Addr != again.addr || !l[0].Up {
 		t.Errorf("what SetPeers said before goes before the hello: %+v", l[0])

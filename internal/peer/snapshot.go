@@ -60,7 +60,7 @@ func (n *Network) SendSnapshot(ctx context.Context, node uint64, h SnapshotHeade
 	line := n.line(ctx, p.Node, p.Addr)
 	defer line.close(errLineClosed)
 	s := &outgoing{line: line, stream: line.client.Snapshot(line.ctx), next: next}
-	_, err = l.greet(line, p,
+	_, err = l.greet(snapshotStream, line, p,
 		func(h *peerv1.Hello) error {
 			return s.stream.Send(&peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_Hello{Hello: h}})
 		},

@@ -28,7 +28,7 @@ func TestCaller(t *testing.T) {
 	if p, err := c.Probe(ctx); err != nil || p != (ProbeInfo{2, storeOf(2), "cluster", true, "digest"}) {
 		t.Errorf("Probe: %+v, %v", p, err)
 	}
-	adoption := Adoption{ClusterID: "cluster", Founders: []Peer{{1, "s1", "h:1"}, {2, "s2", "h:2"}}}
+	adoption := Adoption{ClusterID: "cluster", Founders: []Peer{{Node: 1, StoreID: "s1", Addr: "h:1"}, {Node: 2, StoreID: "s2", Addr: "h:2"}}}
 	if err := c.Adopt(ctx, adoption); err != nil || !reflect.DeepEqual(b.adopted, adoption) {
 		t.Errorf("Adopt: %+v, %v", b.adopted, err)
 	}
@@ -41,7 +41,7 @@ func TestCaller(t *testing.T) {
 	}
 	join := JoinRequest{Node: 4, StoreID: "s4", PeerAddr: "p", HTTPAddr: "h", RESPAddr: "r", Version: "v", Features: []string{"f", "g"}}
 	reply, err := c.Join(ctx, join)
-	want := JoinReply{ClusterID: "cluster", MetaRaftID: 8, Nodes: []Peer{{1, "store1", "h1:1"}, {2, "store2", "h2:2"}}}
+	want := JoinReply{ClusterID: "cluster", MetaRaftID: 8, Nodes: []Peer{{Node: 1, StoreID: "store1", Addr: "h1:1"}, {Node: 2, StoreID: "store2", Addr: "h2:2"}}}
 	if err != nil || !reflect.DeepEqual(b.joined, join) || !reflect.DeepEqual(reply, want) {
 		t.Errorf("Join: %+v, %+v, %v", b.joined, reply, err)
 	}

@@ -33,20 +33,23 @@ const (
 // Hello says who speaks, and to whom it believes to speak. The Welcome is the
 // same, from the other side.
 type Hello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ProtocolMin   uint32                 `protobuf:"varint,1,opt,name=protocol_min,json=protocolMin,proto3" json:"protocol_min,omitempty"`
-	ProtocolMax   uint32                 `protobuf:"varint,2,opt,name=protocol_max,json=protocolMax,proto3" json:"protocol_max,omitempty"`
-	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`   // of the build, for people
-	Features      []string               `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"` // that the build has
-	ClusterId     string                 `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	From          uint64                 `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`                     // node
-	StoreId       string                 `protobuf:"bytes,7,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"` // of the data directory
-	Instance      string                 `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`              // random for each process
-	Starts        uint64                 `protobuf:"varint,9,opt,name=starts,proto3" json:"starts,omitempty"`                 // of the data directory
-	To            uint64                 `protobuf:"varint,10,opt,name=to,proto3" json:"to,omitempty"`
-	ToStoreId     string                 `protobuf:"bytes,11,opt,name=to_store_id,json=toStoreId,proto3" json:"to_store_id,omitempty"`
-	Formed        bool                   `protobuf:"varint,12,opt,name=formed,proto3" json:"formed,omitempty"`
-	PeerAddr      string                 `protobuf:"bytes,13,opt,name=peer_addr,json=peerAddr,proto3" json:"peer_addr,omitempty"` // where to dial the sender
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	ProtocolMin uint32                 `protobuf:"varint,1,opt,name=protocol_min,json=protocolMin,proto3" json:"protocol_min,omitempty"`
+	ProtocolMax uint32                 `protobuf:"varint,2,opt,name=protocol_max,json=protocolMax,proto3" json:"protocol_max,omitempty"`
+	Version     string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`   // of the build, for people
+	Features    []string               `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty"` // that the build has
+	ClusterId   string                 `protobuf:"bytes,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	From        uint64                 `protobuf:"varint,6,opt,name=from,proto3" json:"from,omitempty"`                     // node
+	StoreId     string                 `protobuf:"bytes,7,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"` // of the data directory
+	Instance    string                 `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`              // random for each process
+	Starts      uint64                 `protobuf:"varint,9,opt,name=starts,proto3" json:"starts,omitempty"`                 // of the data directory
+	To          uint64                 `protobuf:"varint,10,opt,name=to,proto3" json:"to,omitempty"`
+	ToStoreId   string                 `protobuf:"bytes,11,opt,name=to_store_id,json=toStoreId,proto3" json:"to_store_id,omitempty"`
+	Formed      bool                   `protobuf:"varint,12,opt,name=formed,proto3" json:"formed,omitempty"`
+	PeerAddr    string                 `protobuf:"bytes,13,opt,name=peer_addr,json=peerAddr,proto3" json:"peer_addr,omitempty"` // where to dial the sender
+	// Starts of the directory that the metadata may have recorded: the first is
+	// known to have been, the others were about to be.
+	Recorded      []*Start `protobuf:"bytes,14,rep,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +175,66 @@ func (x *Hello) GetPeerAddr() string {
 	return ""
 }
 
+func (x *Hello) GetRecorded() []*Start {
+	if x != nil {
+		return x.Recorded
+	}
+	return nil
+}
+
+// Start is one start of a broker on a data directory.
+type Start struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Starts        uint64                 `protobuf:"varint,1,opt,name=starts,proto3" json:"starts,omitempty"` // of the directory, so far
+	Instance      string                 `protobuf:"bytes,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Start) Reset() {
+	*x = Start{}
+	mi := &file_peerv1_peer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Start) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Start) ProtoMessage() {}
+
+func (x *Start) ProtoReflect() protoreflect.Message {
+	mi := &file_peerv1_peer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Start.ProtoReflect.Descriptor instead.
+func (*Start) Descriptor() ([]byte, []int) {
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Start) GetStarts() uint64 {
+	if x != nil {
+		return x.Starts
+	}
+	return 0
+}
+
+func (x *Start) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
 type RaftFrame struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -188,7 +251,7 @@ type RaftFrame struct {
 
 func (x *RaftFrame) Reset() {
 	*x = RaftFrame{}
-	mi := &file_peerv1_peer_proto_msgTypes[1]
+	mi := &file_peerv1_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -200,7 +263,7 @@ func (x *RaftFrame) String() string {
 func (*RaftFrame) ProtoMessage() {}
 
 func (x *RaftFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[1]
+	mi := &file_peerv1_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -213,7 +276,7 @@ func (x *RaftFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaftFrame.ProtoReflect.Descriptor instead.
 func (*RaftFrame) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{1}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RaftFrame) GetKind() isRaftFrame_Kind {
@@ -312,7 +375,7 @@ type ClockPing struct {
 
 func (x *ClockPing) Reset() {
 	*x = ClockPing{}
-	mi := &file_peerv1_peer_proto_msgTypes[2]
+	mi := &file_peerv1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +387,7 @@ func (x *ClockPing) String() string {
 func (*ClockPing) ProtoMessage() {}
 
 func (x *ClockPing) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[2]
+	mi := &file_peerv1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +400,7 @@ func (x *ClockPing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockPing.ProtoReflect.Descriptor instead.
 func (*ClockPing) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{2}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ClockPing) GetSeq() uint64 {
@@ -359,7 +422,7 @@ type ClockPong struct {
 
 func (x *ClockPong) Reset() {
 	*x = ClockPong{}
-	mi := &file_peerv1_peer_proto_msgTypes[3]
+	mi := &file_peerv1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +434,7 @@ func (x *ClockPong) String() string {
 func (*ClockPong) ProtoMessage() {}
 
 func (x *ClockPong) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[3]
+	mi := &file_peerv1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +447,7 @@ func (x *ClockPong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockPong.ProtoReflect.Descriptor instead.
 func (*ClockPong) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{3}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ClockPong) GetSeq() uint64 {
@@ -431,7 +494,7 @@ type ForwardFrame struct {
 
 func (x *ForwardFrame) Reset() {
 	*x = ForwardFrame{}
-	mi := &file_peerv1_peer_proto_msgTypes[4]
+	mi := &file_peerv1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +506,7 @@ func (x *ForwardFrame) String() string {
 func (*ForwardFrame) ProtoMessage() {}
 
 func (x *ForwardFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[4]
+	mi := &file_peerv1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +519,7 @@ func (x *ForwardFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardFrame.ProtoReflect.Descriptor instead.
 func (*ForwardFrame) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{4}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ForwardFrame) GetKind() isForwardFrame_Kind {
@@ -556,7 +619,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_peerv1_peer_proto_msgTypes[5]
+	mi := &file_peerv1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +631,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[5]
+	mi := &file_peerv1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +644,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Goodbye) GetLastCall() uint64 {
@@ -609,7 +672,7 @@ type SnapshotFrame struct {
 
 func (x *SnapshotFrame) Reset() {
 	*x = SnapshotFrame{}
-	mi := &file_peerv1_peer_proto_msgTypes[6]
+	mi := &file_peerv1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +684,7 @@ func (x *SnapshotFrame) String() string {
 func (*SnapshotFrame) ProtoMessage() {}
 
 func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[6]
+	mi := &file_peerv1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +697,7 @@ func (x *SnapshotFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFrame.ProtoReflect.Descriptor instead.
 func (*SnapshotFrame) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotFrame) GetKind() isSnapshotFrame_Kind {
@@ -765,7 +828,7 @@ type SnapshotStart struct {
 
 func (x *SnapshotStart) Reset() {
 	*x = SnapshotStart{}
-	mi := &file_peerv1_peer_proto_msgTypes[7]
+	mi := &file_peerv1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +840,7 @@ func (x *SnapshotStart) String() string {
 func (*SnapshotStart) ProtoMessage() {}
 
 func (x *SnapshotStart) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[7]
+	mi := &file_peerv1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +853,7 @@ func (x *SnapshotStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStart.ProtoReflect.Descriptor instead.
 func (*SnapshotStart) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotStart) GetShard() uint64 {
@@ -831,7 +894,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_peerv1_peer_proto_msgTypes[8]
+	mi := &file_peerv1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +906,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[8]
+	mi := &file_peerv1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +919,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotChunk) GetData() []byte {
@@ -882,7 +945,7 @@ type SnapshotEnd struct {
 
 func (x *SnapshotEnd) Reset() {
 	*x = SnapshotEnd{}
-	mi := &file_peerv1_peer_proto_msgTypes[9]
+	mi := &file_peerv1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -894,7 +957,7 @@ func (x *SnapshotEnd) String() string {
 func (*SnapshotEnd) ProtoMessage() {}
 
 func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[9]
+	mi := &file_peerv1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -907,7 +970,7 @@ func (x *SnapshotEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnd.ProtoReflect.Descriptor instead.
 func (*SnapshotEnd) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotEnd) GetChunks() uint64 {
@@ -926,7 +989,7 @@ type SnapshotProgress struct {
 
 func (x *SnapshotProgress) Reset() {
 	*x = SnapshotProgress{}
-	mi := &file_peerv1_peer_proto_msgTypes[10]
+	mi := &file_peerv1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1001,7 @@ func (x *SnapshotProgress) String() string {
 func (*SnapshotProgress) ProtoMessage() {}
 
 func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[10]
+	mi := &file_peerv1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1014,7 @@ func (x *SnapshotProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotProgress.ProtoReflect.Descriptor instead.
 func (*SnapshotProgress) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotProgress) GetChunks() uint64 {
@@ -970,7 +1033,7 @@ type SnapshotDone struct {
 
 func (x *SnapshotDone) Reset() {
 	*x = SnapshotDone{}
-	mi := &file_peerv1_peer_proto_msgTypes[11]
+	mi := &file_peerv1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1045,7 @@ func (x *SnapshotDone) String() string {
 func (*SnapshotDone) ProtoMessage() {}
 
 func (x *SnapshotDone) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[11]
+	mi := &file_peerv1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1058,7 @@ func (x *SnapshotDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDone.ProtoReflect.Descriptor instead.
 func (*SnapshotDone) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotDone) GetError() string {
@@ -1013,7 +1076,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[12]
+	mi := &file_peerv1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1088,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[12]
+	mi := &file_peerv1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1101,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 type ProbeResponse struct {
@@ -1054,7 +1117,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[13]
+	mi := &file_peerv1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1129,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[13]
+	mi := &file_peerv1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1142,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProbeResponse) GetNode() uint64 {
@@ -1128,7 +1191,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_peerv1_peer_proto_msgTypes[14]
+	mi := &file_peerv1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1203,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[14]
+	mi := &file_peerv1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1216,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Member) GetNode() uint64 {
@@ -1187,7 +1250,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[15]
+	mi := &file_peerv1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1262,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[15]
+	mi := &file_peerv1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1275,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AdoptRequest) GetClusterId() string {
@@ -1237,7 +1300,7 @@ type AdoptResponse struct {
 
 func (x *AdoptResponse) Reset() {
 	*x = AdoptResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[16]
+	mi := &file_peerv1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1312,7 @@ func (x *AdoptResponse) String() string {
 func (*AdoptResponse) ProtoMessage() {}
 
 func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[16]
+	mi := &file_peerv1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1325,7 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
 func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 type FormRequest struct {
@@ -1274,7 +1337,7 @@ type FormRequest struct {
 
 func (x *FormRequest) Reset() {
 	*x = FormRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[17]
+	mi := &file_peerv1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1349,7 @@ func (x *FormRequest) String() string {
 func (*FormRequest) ProtoMessage() {}
 
 func (x *FormRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[17]
+	mi := &file_peerv1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1362,7 @@ func (x *FormRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormRequest.ProtoReflect.Descriptor instead.
 func (*FormRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FormRequest) GetClusterId() string {
@@ -1317,7 +1380,7 @@ type FormResponse struct {
 
 func (x *FormResponse) Reset() {
 	*x = FormResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[18]
+	mi := &file_peerv1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1392,7 @@ func (x *FormResponse) String() string {
 func (*FormResponse) ProtoMessage() {}
 
 func (x *FormResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[18]
+	mi := &file_peerv1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1405,7 @@ func (x *FormResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormResponse.ProtoReflect.Descriptor instead.
 func (*FormResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 type JoinRequest struct {
@@ -1360,7 +1423,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[19]
+	mi := &file_peerv1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1435,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[19]
+	mi := &file_peerv1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1448,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinRequest) GetNode() uint64 {
@@ -1448,7 +1511,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[20]
+	mi := &file_peerv1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1523,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[20]
+	mi := &file_peerv1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1536,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *JoinResponse) GetClusterId() string {
@@ -1506,7 +1569,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[21]
+	mi := &file_peerv1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1581,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[21]
+	mi := &file_peerv1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1594,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StatusRequest) GetClusterId() string {
@@ -1552,7 +1615,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[22]
+	mi := &file_peerv1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1564,7 +1627,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[22]
+	mi := &file_peerv1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1577,7 +1640,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StatusResponse) GetShards() []*ShardStatus {
@@ -1624,7 +1687,7 @@ type ShardStatus struct {
 
 func (x *ShardStatus) Reset() {
 	*x = ShardStatus{}
-	mi := &file_peerv1_peer_proto_msgTypes[23]
+	mi := &file_peerv1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1699,7 @@ func (x *ShardStatus) String() string {
 func (*ShardStatus) ProtoMessage() {}
 
 func (x *ShardStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[23]
+	mi := &file_peerv1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1712,7 @@ func (x *ShardStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardStatus.ProtoReflect.Descriptor instead.
 func (*ShardStatus) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ShardStatus) GetShard() uint64 {
@@ -1765,7 +1828,7 @@ type ReplicaProgress struct {
 
 func (x *ReplicaProgress) Reset() {
 	*x = ReplicaProgress{}
-	mi := &file_peerv1_peer_proto_msgTypes[24]
+	mi := &file_peerv1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1840,7 @@ func (x *ReplicaProgress) String() string {
 func (*ReplicaProgress) ProtoMessage() {}
 
 func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[24]
+	mi := &file_peerv1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1853,7 @@ func (x *ReplicaProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaProgress.ProtoReflect.Descriptor instead.
 func (*ReplicaProgress) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReplicaProgress) GetRaftId() uint64 {
@@ -1845,7 +1908,7 @@ type SnapshotStatus struct {
 
 func (x *SnapshotStatus) Reset() {
 	*x = SnapshotStatus{}
-	mi := &file_peerv1_peer_proto_msgTypes[25]
+	mi := &file_peerv1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1920,7 @@ func (x *SnapshotStatus) String() string {
 func (*SnapshotStatus) ProtoMessage() {}
 
 func (x *SnapshotStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[25]
+	mi := &file_peerv1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1933,7 @@ func (x *SnapshotStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStatus.ProtoReflect.Descriptor instead.
 func (*SnapshotStatus) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotStatus) GetBytes() int64 {
@@ -1897,7 +1960,7 @@ type AwaitMetaRequest struct {
 
 func (x *AwaitMetaRequest) Reset() {
 	*x = AwaitMetaRequest{}
-	mi := &file_peerv1_peer_proto_msgTypes[26]
+	mi := &file_peerv1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +1972,7 @@ func (x *AwaitMetaRequest) String() string {
 func (*AwaitMetaRequest) ProtoMessage() {}
 
 func (x *AwaitMetaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[26]
+	mi := &file_peerv1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +1985,7 @@ func (x *AwaitMetaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitMetaRequest.ProtoReflect.Descriptor instead.
 func (*AwaitMetaRequest) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AwaitMetaRequest) GetClusterId() string {
@@ -1947,7 +2010,7 @@ type AwaitMetaResponse struct {
 
 func (x *AwaitMetaResponse) Reset() {
 	*x = AwaitMetaResponse{}
-	mi := &file_peerv1_peer_proto_msgTypes[27]
+	mi := &file_peerv1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2022,7 @@ func (x *AwaitMetaResponse) String() string {
 func (*AwaitMetaResponse) ProtoMessage() {}
 
 func (x *AwaitMetaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peerv1_peer_proto_msgTypes[27]
+	mi := &file_peerv1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,14 +2035,14 @@ func (x *AwaitMetaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AwaitMetaResponse.ProtoReflect.Descriptor instead.
 func (*AwaitMetaResponse) Descriptor() ([]byte, []int) {
-	return file_peerv1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 var File_peerv1_peer_proto protoreflect.FileDescriptor
 
 const file_peerv1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x11peerv1/peer.proto\x12\rfelix.peer.v1\"\xea\x02\n" +
+	"\x11peerv1/peer.proto\x12\rfelix.peer.v1\"\x9c\x03\n" +
 	"\x05Hello\x12!\n" +
 	"\fprotocol_min\x18\x01 \x01(\rR\vprotocolMin\x12!\n" +
 	"\fprotocol_max\x18\x02 \x01(\rR\vprotocolMax\x12\x18\n" +
@@ -1995,7 +2058,11 @@ const file_peerv1_peer_proto_rawDesc = "" +
 	" \x01(\x04R\x02to\x12\x1e\n" +
 	"\vto_store_id\x18\v \x01(\tR\ttoStoreId\x12\x16\n" +
 	"\x06formed\x18\f \x01(\bR\x06formed\x12\x1b\n" +
-	"\tpeer_addr\x18\r \x01(\tR\bpeerAddr\"\xeb\x01\n" +
+	"\tpeer_addr\x18\r \x01(\tR\bpeerAddr\x120\n" +
+	"\brecorded\x18\x0e \x03(\v2\x14.felix.peer.v1.StartR\brecorded\";\n" +
+	"\x05Start\x12\x16\n" +
+	"\x06starts\x18\x01 \x01(\x04R\x06starts\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\tR\binstance\"\xeb\x01\n" +
 	"\tRaftFrame\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.felix.peer.v1.HelloH\x00R\x05hello\x120\n" +
 	"\awelcome\x18\x02 \x01(\v2\x14.felix.peer.v1.HelloH\x00R\awelcome\x12\x16\n" +
@@ -2140,81 +2207,83 @@ func file_peerv1_peer_proto_rawDescGZIP() []byte {
 	return file_peerv1_peer_proto_rawDescData
 }
 
-var file_peerv1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_peerv1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_peerv1_peer_proto_goTypes = []any{
 	(*Hello)(nil),             // 0: felix.peer.v1.Hello
-	(*RaftFrame)(nil),         // 1: felix.peer.v1.RaftFrame
-	(*ClockPing)(nil),         // 2: felix.peer.v1.ClockPing
-	(*ClockPong)(nil),         // 3: felix.peer.v1.ClockPong
-	(*ForwardFrame)(nil),      // 4: felix.peer.v1.ForwardFrame
-	(*Goodbye)(nil),           // 5: felix.peer.v1.Goodbye
-	(*SnapshotFrame)(nil),     // 6: felix.peer.v1.SnapshotFrame
-	(*SnapshotStart)(nil),     // 7: felix.peer.v1.SnapshotStart
-	(*SnapshotChunk)(nil),     // 8: felix.peer.v1.SnapshotChunk
-	(*SnapshotEnd)(nil),       // 9: felix.peer.v1.SnapshotEnd
-	(*SnapshotProgress)(nil),  // 10: felix.peer.v1.SnapshotProgress
-	(*SnapshotDone)(nil),      // 11: felix.peer.v1.SnapshotDone
-	(*ProbeRequest)(nil),      // 12: felix.peer.v1.ProbeRequest
-	(*ProbeResponse)(nil),     // 13: felix.peer.v1.ProbeResponse
-	(*Member)(nil),            // 14: felix.peer.v1.Member
-	(*AdoptRequest)(nil),      // 15: felix.peer.v1.AdoptRequest
-	(*AdoptResponse)(nil),     // 16: felix.peer.v1.AdoptResponse
-	(*FormRequest)(nil),       // 17: felix.peer.v1.FormRequest
-	(*FormResponse)(nil),      // 18: felix.peer.v1.FormResponse
-	(*JoinRequest)(nil),       // 19: felix.peer.v1.JoinRequest
-	(*JoinResponse)(nil),      // 20: felix.peer.v1.JoinResponse
-	(*StatusRequest)(nil),     // 21: felix.peer.v1.StatusRequest
-	(*StatusResponse)(nil),    // 22: felix.peer.v1.StatusResponse
-	(*ShardStatus)(nil),       // 23: felix.peer.v1.ShardStatus
-	(*ReplicaProgress)(nil),   // 24: felix.peer.v1.ReplicaProgress
-	(*SnapshotStatus)(nil),    // 25: felix.peer.v1.SnapshotStatus
-	(*AwaitMetaRequest)(nil),  // 26: felix.peer.v1.AwaitMetaRequest
-	(*AwaitMetaResponse)(nil), // 27: felix.peer.v1.AwaitMetaResponse
+	(*Start)(nil),             // 1: felix.peer.v1.Start
+	(*RaftFrame)(nil),         // 2: felix.peer.v1.RaftFrame
+	(*ClockPing)(nil),         // 3: felix.peer.v1.ClockPing
+	(*ClockPong)(nil),         // 4: felix.peer.v1.ClockPong
+	(*ForwardFrame)(nil),      // 5: felix.peer.v1.ForwardFrame
+	(*Goodbye)(nil),           // 6: felix.peer.v1.Goodbye
+	(*SnapshotFrame)(nil),     // 7: felix.peer.v1.SnapshotFrame
+	(*SnapshotStart)(nil),     // 8: felix.peer.v1.SnapshotStart
+	(*SnapshotChunk)(nil),     // 9: felix.peer.v1.SnapshotChunk
+	(*SnapshotEnd)(nil),       // 10: felix.peer.v1.SnapshotEnd
+	(*SnapshotProgress)(nil),  // 11: felix.peer.v1.SnapshotProgress
+	(*SnapshotDone)(nil),      // 12: felix.peer.v1.SnapshotDone
+	(*ProbeRequest)(nil),      // 13: felix.peer.v1.ProbeRequest
+	(*ProbeResponse)(nil),     // 14: felix.peer.v1.ProbeResponse
+	(*Member)(nil),            // 15: felix.peer.v1.Member
+	(*AdoptRequest)(nil),      // 16: felix.peer.v1.AdoptRequest
+	(*AdoptResponse)(nil),     // 17: felix.peer.v1.AdoptResponse
+	(*FormRequest)(nil),       // 18: felix.peer.v1.FormRequest
+	(*FormResponse)(nil),      // 19: felix.peer.v1.FormResponse
+	(*JoinRequest)(nil),       // 20: felix.peer.v1.JoinRequest
+	(*JoinResponse)(nil),      // 21: felix.peer.v1.JoinResponse
+	(*StatusRequest)(nil),     // 22: felix.peer.v1.StatusRequest
+	(*StatusResponse)(nil),    // 23: felix.peer.v1.StatusResponse
+	(*ShardStatus)(nil),       // 24: felix.peer.v1.ShardStatus
+	(*ReplicaProgress)(nil),   // 25: felix.peer.v1.ReplicaProgress
+	(*SnapshotStatus)(nil),    // 26: felix.peer.v1.SnapshotStatus
+	(*AwaitMetaRequest)(nil),  // 27: felix.peer.v1.AwaitMetaRequest
+	(*AwaitMetaResponse)(nil), // 28: felix.peer.v1.AwaitMetaResponse
 }
 var file_peerv1_peer_proto_depIdxs = []int32{
-	0,  // 0: felix.peer.v1.RaftFrame.hello:type_name -> felix.peer.v1.Hello
-	0,  // 1: felix.peer.v1.RaftFrame.welcome:type_name -> felix.peer.v1.Hello
-	2,  // 2: felix.peer.v1.RaftFrame.ping:type_name -> felix.peer.v1.ClockPing
-	3,  // 3: felix.peer.v1.RaftFrame.pong:type_name -> felix.peer.v1.ClockPong
-	0,  // 4: felix.peer.v1.ForwardFrame.hello:type_name -> felix.peer.v1.Hello
-	0,  // 5: felix.peer.v1.ForwardFrame.welcome:type_name -> felix.peer.v1.Hello
-	5,  // 6: felix.peer.v1.ForwardFrame.goodbye:type_name -> felix.peer.v1.Goodbye
-	0,  // 7: felix.peer.v1.SnapshotFrame.hello:type_name -> felix.peer.v1.Hello
-	0,  // 8: felix.peer.v1.SnapshotFrame.welcome:type_name -> felix.peer.v1.Hello
-	7,  // 9: felix.peer.v1.SnapshotFrame.start:type_name -> felix.peer.v1.SnapshotStart
-	8,  // 10: felix.peer.v1.SnapshotFrame.chunk:type_name -> felix.peer.v1.SnapshotChunk
-	9,  // 11: felix.peer.v1.SnapshotFrame.end:type_name -> felix.peer.v1.SnapshotEnd
-	10, // 12: felix.peer.v1.SnapshotFrame.progress:type_name -> felix.peer.v1.SnapshotProgress
-	11, // 13: felix.peer.v1.SnapshotFrame.done:type_name -> felix.peer.v1.SnapshotDone
-	14, // 14: felix.peer.v1.AdoptRequest.founders:type_name -> felix.peer.v1.Member
-	14, // 15: felix.peer.v1.JoinResponse.nodes:type_name -> felix.peer.v1.Member
-	23, // 16: felix.peer.v1.StatusResponse.shards:type_name -> felix.peer.v1.ShardStatus
-	24, // 17: felix.peer.v1.ShardStatus.progress:type_name -> felix.peer.v1.ReplicaProgress
-	25, // 18: felix.peer.v1.ShardStatus.receiving:type_name -> felix.peer.v1.SnapshotStatus
-	25, // 19: felix.peer.v1.ReplicaProgress.sending:type_name -> felix.peer.v1.SnapshotStatus
-	1,  // 20: felix.peer.v1.PeerService.Raft:input_type -> felix.peer.v1.RaftFrame
-	4,  // 21: felix.peer.v1.PeerService.Forward:input_type -> felix.peer.v1.ForwardFrame
-	6,  // 22: felix.peer.v1.PeerService.Snapshot:input_type -> felix.peer.v1.SnapshotFrame
-	12, // 23: felix.peer.v1.PeerService.Probe:input_type -> felix.peer.v1.ProbeRequest
-	15, // 24: felix.peer.v1.PeerService.Adopt:input_type -> felix.peer.v1.AdoptRequest
-	17, // 25: felix.peer.v1.PeerService.Form:input_type -> felix.peer.v1.FormRequest
-	19, // 26: felix.peer.v1.PeerService.Join:input_type -> felix.peer.v1.JoinRequest
-	21, // 27: felix.peer.v1.PeerService.Status:input_type -> felix.peer.v1.StatusRequest
-	26, // 28: felix.peer.v1.PeerService.AwaitMeta:input_type -> felix.peer.v1.AwaitMetaRequest
-	1,  // 29: felix.peer.v1.PeerService.Raft:output_type -> felix.peer.v1.RaftFrame
-	4,  // 30: felix.peer.v1.PeerService.Forward:output_type -> felix.peer.v1.ForwardFrame
-	6,  // 31: felix.peer.v1.PeerService.Snapshot:output_type -> felix.peer.v1.SnapshotFrame
-	13, // 32: felix.peer.v1.PeerService.Probe:output_type -> felix.peer.v1.ProbeResponse
-	16, // 33: felix.peer.v1.PeerService.Adopt:output_type -> felix.peer.v1.AdoptResponse
-	18, // 34: felix.peer.v1.PeerService.Form:output_type -> felix.peer.v1.FormResponse
-	20, // 35: felix.peer.v1.PeerService.Join:output_type -> felix.peer.v1.JoinResponse
-	22, // 36: felix.peer.v1.PeerService.Status:output_type -> felix.peer.v1.StatusResponse
-	27, // 37: felix.peer.v1.PeerService.AwaitMeta:output_type -> felix.peer.v1.AwaitMetaResponse
-	29, // [29:38] is the sub-list for method output_type
-	20, // [20:29] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	1,  // 0: felix.peer.v1.Hello.recorded:type_name -> felix.peer.v1.Start
+	0,  // 1: felix.peer.v1.RaftFrame.hello:type_name -> felix.peer.v1.Hello
+	0,  // 2: felix.peer.v1.RaftFrame.welcome:type_name -> felix.peer.v1.Hello
+	3,  // 3: felix.peer.v1.RaftFrame.ping:type_name -> felix.peer.v1.ClockPing
+	4,  // 4: felix.peer.v1.RaftFrame.pong:type_name -> felix.peer.v1.ClockPong
+	0,  // 5: felix.peer.v1.ForwardFrame.hello:type_name -> felix.peer.v1.Hello
+	0,  // 6: felix.peer.v1.ForwardFrame.welcome:type_name -> felix.peer.v1.Hello
+	6,  // 7: felix.peer.v1.ForwardFrame.goodbye:type_name -> felix.peer.v1.Goodbye
+	0,  // 8: felix.peer.v1.SnapshotFrame.hello:type_name -> felix.peer.v1.Hello
+	0,  // 9: felix.peer.v1.SnapshotFrame.welcome:type_name -> felix.peer.v1.Hello
+	8,  // 10: felix.peer.v1.SnapshotFrame.start:type_name -> felix.peer.v1.SnapshotStart
+	9,  // 11: felix.peer.v1.SnapshotFrame.chunk:type_name -> felix.peer.v1.SnapshotChunk
+	10, // 12: felix.peer.v1.SnapshotFrame.end:type_name -> felix.peer.v1.SnapshotEnd
+	11, // 13: felix.peer.v1.SnapshotFrame.progress:type_name -> felix.peer.v1.SnapshotProgress
+	12, // 14: felix.peer.v1.SnapshotFrame.done:type_name -> felix.peer.v1.SnapshotDone
+	15, // 15: felix.peer.v1.AdoptRequest.founders:type_name -> felix.peer.v1.Member
+	15, // 16: felix.peer.v1.JoinResponse.nodes:type_name -> felix.peer.v1.Member
+	24, // 17: felix.peer.v1.StatusResponse.shards:type_name -> felix.peer.v1.ShardStatus
+	25, // 18: felix.peer.v1.ShardStatus.progress:type_name -> felix.peer.v1.ReplicaProgress
+	26, // 19: felix.peer.v1.ShardStatus.receiving:type_name -> felix.peer.v1.SnapshotStatus
+	26, // 20: felix.peer.v1.ReplicaProgress.sending:type_name -> felix.peer.v1.SnapshotStatus
+	2,  // 21: felix.peer.v1.PeerService.Raft:input_type -> felix.peer.v1.RaftFrame
+	5,  // 22: felix.peer.v1.PeerService.Forward:input_type -> felix.peer.v1.ForwardFrame
+	7,  // 23: felix.peer.v1.PeerService.Snapshot:input_type -> felix.peer.v1.SnapshotFrame
+	13, // 24: felix.peer.v1.PeerService.Probe:input_type -> felix.peer.v1.ProbeRequest
+	16, // 25: felix.peer.v1.PeerService.Adopt:input_type -> felix.peer.v1.AdoptRequest
+	18, // 26: felix.peer.v1.PeerService.Form:input_type -> felix.peer.v1.FormRequest
+	20, // 27: felix.peer.v1.PeerService.Join:input_type -> felix.peer.v1.JoinRequest
+	22, // 28: felix.peer.v1.PeerService.Status:input_type -> felix.peer.v1.StatusRequest
+	27, // 29: felix.peer.v1.PeerService.AwaitMeta:input_type -> felix.peer.v1.AwaitMetaRequest
+	2,  // 30: felix.peer.v1.PeerService.Raft:output_type -> felix.peer.v1.RaftFrame
+	5,  // 31: felix.peer.v1.PeerService.Forward:output_type -> felix.peer.v1.ForwardFrame
+	7,  // 32: felix.peer.v1.PeerService.Snapshot:output_type -> felix.peer.v1.SnapshotFrame
+	14, // 33: felix.peer.v1.PeerService.Probe:output_type -> felix.peer.v1.ProbeResponse
+	17, // 34: felix.peer.v1.PeerService.Adopt:output_type -> felix.peer.v1.AdoptResponse
+	19, // 35: felix.peer.v1.PeerService.Form:output_type -> felix.peer.v1.FormResponse
+	21, // 36: felix.peer.v1.PeerService.Join:output_type -> felix.peer.v1.JoinResponse
+	23, // 37: felix.peer.v1.PeerService.Status:output_type -> felix.peer.v1.StatusResponse
+	28, // 38: felix.peer.v1.PeerService.AwaitMeta:output_type -> felix.peer.v1.AwaitMetaResponse
+	30, // [30:39] is the sub-list for method output_type
+	21, // [21:30] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_peerv1_peer_proto_init() }
@@ -2222,21 +2291,21 @@ func file_peerv1_peer_proto_init() {
 	if File_peerv1_peer_proto != nil {
 		return
 	}
-	file_peerv1_peer_proto_msgTypes[1].OneofWrappers = []any{
+	file_peerv1_peer_proto_msgTypes[2].OneofWrappers = []any{
 		(*RaftFrame_Hello)(nil),
 		(*RaftFrame_Welcome)(nil),
 		(*RaftFrame_Batch)(nil),
 		(*RaftFrame_Ping)(nil),
 		(*RaftFrame_Pong)(nil),
 	}
-	file_peerv1_peer_proto_msgTypes[4].OneofWrappers = []any{
+	file_peerv1_peer_proto_msgTypes[5].OneofWrappers = []any{
 		(*ForwardFrame_Hello)(nil),
 		(*ForwardFrame_Welcome)(nil),
 		(*ForwardFrame_Calls)(nil),
 		(*ForwardFrame_Answers)(nil),
 		(*ForwardFrame_Goodbye)(nil),
 	}
-	file_peerv1_peer_proto_msgTypes[6].OneofWrappers = []any{
+	file_peerv1_peer_proto_msgTypes[7].OneofWrappers = []any{
 		(*SnapshotFrame_Hello)(nil),
 		(*SnapshotFrame_Welcome)(nil),
 		(*SnapshotFrame_Start)(nil),
@@ -2251,7 +2320,7 @@ func file_peerv1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peerv1_peer_proto_rawDesc), len(file_peerv1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
