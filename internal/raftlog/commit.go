@@ -106,7 +106,7 @@ func (l *Log) stage(a *Append) error {
 		return err
 	}
 	if a.Reset != nil {
-		l.beginRewrite(s)
+		l.beginRewrite(s, 0)
 		start := position{index: a.Reset.Index, term: a.Reset.Term}
 		if s.disk.last > s.disk.start {
 			stageDeleteEntries(l.batch, s.id, s.disk.start+1, s.disk.last+1)
@@ -165,7 +165,7 @@ func (l *Log) stageEntries(s *Shard, entries []*raftpb.Entry) error {
 	}
 	last := first + uint64(len(entries)) - 1
 	if first <= s.disk.last {
-		l.beginRewrite(s)
+		l.beginRewrite(s, first)
 	}
 	if last < s.disk.last {
 		stageDeleteEntries(l.batch, s.id, last+1, s.disk.last+1)
@@ -362,11 +362,12 @@ func (s *Shard) publish(a *Append) {
 	s.hard = a.after(s.hard)
 }
 
-// beginRewrite tells readers of s that entries on disk may be ahead of memory.
-func (l *Log) beginRewrite(s *Shard) {
+// beginRewrite tells readers of s that entries on disk may be ahead of memory
+// from this index on.
+func (l *Log) beginRewrite(s *Shard, from uint64) {
 	l.rewritten = append(l.rewritten, s)
 	s.mu.Lock()
-	s.rewriting = true
+	s.rewriteFrom = min(s.rewriteFrom, from)
 	s.mu.Unlock()
 }
 
@@ -374,7 +375,7 @@ func (l *Log) beginRewrite(s *Shard) {
 func (l *Log) endRewrites() {
 	for _, s := range l.rewritten {
 		s.mu.Lock()
-		s.rewriting = false
+		s.rewriteFrom = noRewrite
 		s.epoch++
 		s.mu.Unlock()
 	}

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path"
 	"strings"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -173,6 +175,63 @@ func TestFailedLogRefuses(t *testing.T) {
 			}
 			if all := rec.all(); len(all) != 1 || all[0].Error() != err.Error() {
 				t.Errorf("Fatal was told %q, Commit %q", all, err)
+			}
+		})
+	}
+}
+
+// TestReadBeforeAReplacedEnd: while entries are replaced, however long the disk
+// takes, those before them can be read; Raft panics where they cannot.
+//
+// Broken: `hi > s.rewriteFrom` (read.go) always true, or never; any from of
+// beginRewrite (commit.go); min in it.
+func TestReadBeforeAReplacedEnd(t *testing.T) {
+	for name, v := range map[string]struct {
+		appends []Append
+		from    uint64 // the first that cannot be read
+	}{
+		"entries": {[]Append{{Entries: entries(8, 2, 2), Sync: true}}, 8},
+		"twice":   {[]Append{{Entries: entries(6, 4, 2)}, {Entries: entries(8, 2, 3), Sync: true}}, 6},
+		"reset":   {[]Append{{Reset: &Reset{Index: 20, Term: 2}, Sync: true}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var armed atomic.Bool
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			o := smallOptions(t, faulty(vfs.NewMem(), &armed, func(op errorfs.Op) bool {
+				if isWAL(op) && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) && armed.Swap(false) {
+					close(begun)
+					<-goOn
+				}
+				return false
+			}))
+			l := mustOpen(t, o)
+			mustCommit(t, l, Append{Shard: mustShard(t, l, 1), Entries: entries(1, 10, 1), Sync: true})
+			mustClose(t, l)
+			l = mustOpen(t, o) // none of the entries is in memory
+			defer mustClose(t, l)
+			s := mustShard(t, l, 1)
+			for i := range v.appends {
+				v.appends[i].Shard = s
+			}
+			armed.Store(true)
+			ended := make(chan error, 1)
+			go func() { ended <- l.Commit(v.appends) }()
+			<-begun
+			for hi := uint64(2); hi <= 11; hi++ {
+				switch got, err := s.Entries(1, hi, math.MaxUint64); {
+				case hi <= v.from && (err != nil || len(got) != int(hi)-1):
+					t.Errorf("entries before %d: %d, %v", hi, len(got), err)
+				case hi > v.from && !errors.Is(err, raft.ErrUnavailable):
+					t.Errorf("entries before %d, where those from %d on are being replaced: %d, %v", hi, v.from, len(got), err)
+				}
+			}
+			close(goOn)
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			imageOf(t, s)
+			if s.rewriteFrom != noRewrite {
+				t.Errorf("entries from %d on are still being replaced", s.rewriteFrom)
 			}
 		})
 	}

@@ -74,8 +74,9 @@ func (s *Shard) entries(lo, hi, maxSize uint64) (entries []*raftpb.Entry, again 
 		if s.epoch != epoch {
 			return nil, true, nil
 		}
-		if s.rewriting {
-			// Raft never asks for entries that are being replaced.
+		if hi > s.rewriteFrom {
+			// Raft never asks for entries that are being replaced. It does ask for
+			// those before, which stay as they are, and panics without them.
 			return nil, false, raft.ErrUnavailable
 		}
 		if err == nil {

@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -39,12 +40,16 @@ type Shard struct {
 	conf *raftpb.ConfState
 	// snapshots is the owner's; nil if there is none.
 	snapshots func() (*raftpb.Snapshot, error)
-	// rewriting says that a batch under way replaces entries, so that Pebble
-	// may be ahead of w; epoch counts every change but appending at the end. A
-	// read of Pebble counts only if both are as before.
-	rewriting bool
-	epoch     uint64
+	// rewriteFrom is the first index whose entry a batch under way replaces or
+	// removes, so that Pebble may be ahead of w from there on; noRewrite if there
+	// is none. epoch counts every change but appending at the end. A read of
+	// Pebble counts only below the one, and if the other is as before.
+	rewriteFrom uint64
+	epoch       uint64
 }
+
+// noRewrite is a Shard's rewriteFrom while no entry is replaced.
+const noRewrite = math.MaxUint64
 
 var _ raft.Storage = (*Shard)(nil)
 
@@ -57,7 +62,7 @@ func (l *Log) openShard(id uint64) (*Shard, error) {
 	if err := l.failed(); err != nil {
 		return nil, err
 	}
-	s := &Shard{log: l, id: id, conf: raftpb.EnsureConfState(nil)}
+	s := &Shard{log: l, id: id, conf: raftpb.EnsureConfState(nil), rewriteFrom: noRewrite}
 	iter, err := l.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendRecordKey(nil, id, 0), UpperBound: appendRecordKey(nil, id, classEnd),
 	})
