@@ -100,7 +100,7 @@ func (l *Link) add(c *Call) {
 	}
 	if size := answerBytes(c); l.pending > 0 && l.pending+size > l.limit || size > maxFrameBytes-frameBytes {
 		if c.mutates() {
-			l.closed = true
+			l.end() // who waits in take must hear of it, for nobody may send any more
 			l.overflow()
 			return
 		}
@@ -164,9 +164,14 @@ func (l *Link) leave() {
 // close ends the link: answers go nowhere.
 func (l *Link) close() {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end()
+}
+
+// end is close with mu held.
+func (l *Link) end() {
 	l.closed = true
 	l.frames, l.current = nil, nil
-	l.mu.Unlock()
 	l.changed.Broadcast()
 }
 

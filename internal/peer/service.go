@@ -96,19 +96,28 @@ func (s *service) Forward(ctx context.Context, stream *connect.BidiStream[peerv1
 			return err
 		}
 		defer s.n.left(in)
-		over, end := context.WithCancel(ctx)
-		var sender sync.WaitGroup
-		sender.Go(func() {
-			if err := sendAnswers(over, in.calls, stream.Send); err != nil {
-				_ = in.conn.Close() // the reader below hears of it
-			}
-		})
-		err = s.receiveCalls(in, stream.Receive)
-		in.calls.close()
-		end()
-		sender.Wait()
-		return ended(err)
+		return ended(s.exchange(ctx, in, stream.Receive, stream.Send))
 	})
+}
+
+// exchange hands calls to the Handler, and sends the answers, until the stream
+// ends.
+func (s *service) exchange(ctx context.Context, in *inbound, receive func() (*peerv1.ForwardFrame, error), send func(*peerv1.ForwardFrame) error) error {
+	over, end := context.WithCancel(ctx)
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		if err := sendAnswers(over, in.calls, send); err != nil {
+			// The reader below hears of it, whether it waits for the peer or for
+			// answers to be sent.
+			in.calls.close()
+			_ = in.conn.Close()
+		}
+	})
+	err := s.receiveCalls(in, receive)
+	in.calls.close()
+	end()
+	sender.Wait()
+	return err
 }
 
 // receiveCalls hands calls to the Handler until the stream ends.

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer/peerv1"
 )
 
 func heapBytes() int64 {
@@ -151,5 +153,72 @@ func TestCallsWaitForAnswers(t *testing.T) {
 	l.close()
 	if got := <-taken; len(got) != 0 {
 		t.Errorf("a link that has ended takes %d calls", len(got))
+	}
+}
+
+// TestReaderHearsOfABrokenStream: when a stream can be sent nothing any more, or
+// more waits for it than it takes, the reader that waits for answers to be sent
+// ends as well, and nothing is kept.
+//
+// Broken: close in exchange (service.go); Broadcast in end, or end in add
+// (inbound.go).
+func TestReaderHearsOfABrokenStream(t *testing.T) {
+	for name, overflow := range map[string]bool{"nothing can be sent": false, "too much waits": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBroker(t, 1, nil)
+			mine, _ := net.Pipe()
+			in := &inbound{kind: forwardStream, conn: mine, calls: newLink(2, 1000)}
+			in.calls.overflow = in.cut
+			var held *Call
+			b.forward = func(from *Link, calls []*Call) {
+				held = calls[0]
+				calls[1].Page.Next = make([]byte, 600)
+				from.Answer(calls[1])
+			}
+			frames, third, sent := 0, make(chan struct{}), make(chan struct{})
+			receive := func() (*peerv1.ForwardFrame, error) {
+				if frames++; frames > 2 {
+					close(third)
+					_, err := mine.Read(make([]byte, 1))
+					return nil, err
+				}
+				var calls []byte
+				for i := range 2 {
+					calls = appendCall(calls, &Call{Kind: CallScan, Shard: 1, seq: uint64(frames*2 + i - 1), Scan: felix.ScanRequest{Limit: 1}}, time.Second)
+				}
+				return &peerv1.ForwardFrame{Kind: &peerv1.ForwardFrame_Calls{Calls: calls}}, nil
+			}
+			ended := make(chan error, 1)
+			s := &service{b.net}
+			go func() {
+				ended <- s.exchange(t.Context(), in, receive, func(*peerv1.ForwardFrame) error { <-sent; return io.ErrClosedPipe })
+			}()
+			eventually(t, "the reader waits for answers to be sent", func() bool {
+				in.calls.mu.Lock()
+				defer in.calls.mu.Unlock()
+				return in.calls.pending > in.calls.limit/2
+			})
+			if overflow { // while a frame is being sent
+				held.Kind, held.Positions = CallOps, []int32{0}
+				held.Batch = &felix.Batch{Ops: []felix.Op{{Kind: felix.Delete}}, Replies: []felix.Reply{{Value: make([]byte, 900)}}}
+				in.calls.Answer(held)
+			} else {
+				close(sent)
+			}
+			select {
+			case <-third:
+			case <-time.After(patience):
+				t.Fatal("the reader waits for ever")
+			}
+			if overflow {
+				close(sent)
+			}
+			if err := <-ended; err == nil {
+				t.Error("it ended by itself")
+			}
+			if len(in.calls.frames)+len(in.calls.current) > 0 {
+				t.Error("answers are kept")
+			}
+		})
 	}
 }
