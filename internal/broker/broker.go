@@ -83,8 +83,8 @@ type ClusterOptions struct {
 	Advertise Addresses
 	Version   string // of this build, for people
 	TLS       *peer.TLS
-	// Reads is how reads of quorum caches are confirmed: "fence", "lease", or
-	// empty for what the cluster has finalized.
+	// Reads is how reads of quorum caches are confirmed: "fence", which empty is,
+	// too, or "lease".
 	Reads          string
 	ReplaceAfter   time.Duration // a broker that was away for so long is replaced; 0 is 5 minutes
 	MaxClockOffset time.Duration // from most others: beyond it, a broker does not lead; 0 is 500 ms

@@ -10,7 +10,7 @@ import (
 
 // featureSummaries say what features are, for people.
 var featureSummaries = map[string]string{
-	leaseFreeReads: "reads of quorum caches are confirmed by a majority, where a broker was not started with --reads lease",
+	leaseFreeReads: "every broker can confirm reads of quorum caches by a majority, and does unless it was started with --reads lease",
 }
 
 // Features implements felix.Cluster.

@@ -30,8 +30,8 @@ const (
 	featureMetaFormat = 1
 )
 
-// leaseFreeReads is the feature whose finalizing makes fences the way to
-// confirm a read: a build without them is refused from then on.
+// leaseFreeReads is the feature whose finalizing refuses a build that cannot
+// confirm reads by fences.
 const leaseFreeReads = "lease_free_reads"
 
 // supportedFeatures are those that this build can live with when they are

@@ -82,11 +82,11 @@ func (b *Broker) logEligible(why string) {
 	}
 }
 
-// readMode is how reads of quorum caches are confirmed. As long as it is not
-// known what the cluster has finalized, it is the way that is always right.
+// readMode is how reads of quorum caches are confirmed: by fences, for which other
+// builds need know nothing of them, unless leases were asked for. They rest on a
+// clock that mono is only then.
 func (b *Broker) readMode() shard.ReadMode {
-	v := b.view()
-	if b.opts.Cluster.Reads == readsLease || b.opts.Cluster.Reads == "" && v.cluster != nil && !v.features[leaseFreeReads] {
+	if b.opts.Cluster.Reads == readsLease {
 		return shard.Leases
 	}
 	return shard.Fences

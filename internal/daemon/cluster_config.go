@@ -55,7 +55,7 @@ func (c *Config) addClusterFlags(f *pflag.FlagSet) {
 	f.StringVar(&c.PeerCert, "peer-cert", "", "PEM `file` of the certificate that this broker shows to others; with the next two: mutual TLS between brokers")
 	f.StringVar(&c.PeerKey, "peer-key", "", "PEM `file` of its private key")
 	f.StringVar(&c.PeerCA, "peer-ca", "", "PEM `file` of the certificates that sign those of other brokers")
-	f.StringVar(&c.Reads, "reads", "", "fence or lease: the `way` reads of quorum caches are confirmed; empty is fence, once the cluster has finalized lease_free_reads (also env FELIX_QUORUM_READS)")
+	f.StringVar(&c.Reads, "reads", "", "fence or lease: the `way` reads of quorum caches are confirmed; empty is fence (also env FELIX_QUORUM_READS)")
 	f.DurationVar(&c.ReplaceAfter, "replace-after", 5*time.Minute, "how long a broker is away before others get its replicas, a `duration`")
 	f.DurationVar(&c.MaxClockOffset, "max-clock-offset", 500*time.Millisecond, "how far the clock may be from most other brokers', a `duration`; beyond it the broker owns no shard")
 }
