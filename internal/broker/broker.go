@@ -230,6 +230,7 @@ type replica struct {
 	owns      atomic.Bool
 	lead      atomic.Uint64 // node that leads the shard, 0 if it is not known
 	part      atomic.Uint32 // a replicaPart
+	strays    atomic.Bool   // see shard.Shard
 	operation atomic.Uint64 // Stats.Operations, for metrics
 	transfers transfers
 }

@@ -186,7 +186,8 @@ const (
 	emptyPart               // has no state yet
 )
 
-// setPart notes which part the replica takes. It runs on the worker.
+// setPart notes which part the replica takes, and whether requests may wait in it.
+// It runs on the worker, once that has the replica.
 func (r *replica) setPart() {
 	part := voterPart
 	switch conf := r.shard.Status().Conf; {
@@ -196,6 +197,7 @@ func (r *replica) setPart() {
 		part = learnerPart
 	}
 	r.part.Store(uint32(part))
+	r.strays.Store(r.shard.Strays())
 }
 
 // ready says what the replica waits for, or nil.

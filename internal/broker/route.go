@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,13 +21,14 @@ type route struct {
 	id     uint64
 	shards atomic.Int32 // of the cache: as many share a page of a scan
 	// here is the local replica while requests go to it: it owns the shard, or
-	// nobody is known to. It is all that the hot path looks at.
+	// nobody is known to, and it is likely to hear who does. It is all that the hot
+	// path looks at.
 	here atomic.Pointer[replica]
 
 	mu     sync.Mutex   // guards what follows, and changes of here
 	local  *replica     // nil: none
 	owner  uint64       // node that is believed to own the shard; 0 is unknown
-	asks   []uint64     // nodes to ask in turn where there is no local replica and no known owner
+	asks   []uint64     // other nodes to ask in turn where requests do not go to the local replica, and no owner is known
 	why    *felix.Error // why requests are refused; nil: they are not
 	parked []*trip
 }
@@ -113,6 +115,8 @@ func (rt *route) turn() {
 		rt.owner = 0 // it was, when it had a replica
 	case rt.owner != 0 && rt.owner != rt.b.node:
 		here = nil
+	case rt.owner == 0 && here != nil && here.strays.Load():
+		here = nil // others may know
 	}
 	rt.here.Store(here)
 }
@@ -130,7 +134,7 @@ func (rt *route) setLocal(r *replica) (before *replica) {
 // setAsks says which nodes have replicas, the likeliest owner first.
 func (rt *route) setAsks(nodes []uint64) {
 	rt.mu.Lock()
-	rt.asks = nodes
+	rt.asks = slices.DeleteFunc(slices.Clone(nodes), func(node uint64) bool { return node == rt.b.node })
 	rt.unlockAndGo()
 }
 

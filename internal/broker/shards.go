@@ -120,6 +120,7 @@ func (b *Broker) openReplica(rt *route, silent int) (*replica, error) {
 	if r.shard, err = b.newShard(r, mine, silent); err != nil {
 		return nil, err
 	}
+	r.setPart()
 	log.SetSnapshotSource(b.snapshotSource(r).snapshot)
 	b.mu.Lock()
 	b.replicas[id] = r

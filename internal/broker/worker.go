@@ -429,7 +429,6 @@ func (w *worker) takeLoaded(results []loaded) {
 func (w *worker) adopt(r *replica) {
 	w.replicas[r.id] = r
 	w.applyModes(r)
-	r.setPart()
 }
 
 // drop fails what a replica has under way and forgets it. Without an error, what

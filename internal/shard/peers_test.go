@@ -68,6 +68,55 @@ func TestReturnedOnlyIfNotEvaluated(t *testing.T) {
 	c.sameState()
 }
 
+// A replica that may never hear of a leader keeps no requests: one without a vote
+// at once, a voter when an election takes too long. The runner is told.
+//
+// Broken: Strays in returnQueue; votes, or patience, in Strays; s.changed in
+// countLeaderless, or in Tick (shard.go); s.leaderless in handleRole (ready.go).
+func TestStraysReturnWhatWaits(t *testing.T) {
+	c := newCluster(t, 3, felix.Quorum, 1)
+	a, empty := c.nodes[0], c.add()
+	empty.start()
+	if empty.ops(get("k")); len(empty.returned) != 1 || !empty.Strays() {
+		t.Errorf("one that is in no configuration returns %d requests", len(empty.returned))
+	}
+	c.run()
+	for _, r := range c.nodes {
+		c.cut[r.id] = true
+	}
+	told := 0
+	c.changed = func(r *replica) {
+		if r == a && a.Strays() {
+			told++
+		}
+	}
+	stranded := func(what string) {
+		t.Helper()
+		a.returned, told = nil, 0
+		a.ops(get("k"))
+		for range 2*testElectionTicks - 1 {
+			c.tick(1)
+			if len(a.returned) != 0 || a.Strays() {
+				t.Fatalf("%s: it does not wait for an election", what)
+			}
+		}
+		if c.tick(1); len(a.returned) != 1 || !a.Strays() || told != 1 {
+			t.Fatalf("%s: %d requests come back from one that hears nothing; it was told %d times", what, len(a.returned), told)
+		}
+	}
+	stranded("at first")
+	clear(c.cut)
+	c.elect(a)
+	if a.Strays() || c.nodes[1].Strays() {
+		t.Error("one that has a leader strays")
+	}
+	c.cut[a.id] = true
+	for a.leader {
+		c.tick(1)
+	}
+	stranded("again")
+}
+
 // Broken: `err == nil` in Close (shard.go).
 func TestCloseReturnsWhatIsNotEvaluated(t *testing.T) {
 	c, a := cold(t, 3, "a", "b")

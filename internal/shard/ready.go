@@ -77,6 +77,9 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 		s.leader = true
 		s.firstOwn, s.nextVersion, s.confIndex = 0, 0, 0
 	}
+	if leads || lead != raft.None {
+		s.leaderless = 0
+	}
 	s.changed = s.changed || term != s.term || lead != s.lead
 	s.term, s.lead = term, lead
 }

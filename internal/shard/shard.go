@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -85,7 +86,7 @@ type Output struct {
 	Scans    []*Request        // ready for a DB cursor, which must be opened before the next step
 	Done     []*Request        // finished
 	// Returned are requests of which nothing was evaluated, because another
-	// replica leads the shard: see Lead.
+	// replica leads the shard, or may: see Lead and Strays.
 	Returned []*Request
 	Changed  []*Shard // its leader, term, ownership or configuration may have changed
 }
@@ -142,6 +143,7 @@ type Shard struct {
 	eligible   bool // see SetEligible
 	campaigns  bool // see SetCampaigns
 	silent     int  // ticks until the replica may vote
+	leaderless int  // ticks since it knew a leader
 	handover   handover
 	installing uint64 // the last index of the snapshot under way; 0 is none
 	// firstOwn is the index of this leader's first entry of its term, 0
@@ -276,6 +278,31 @@ func (s *Shard) Leader() bool { return s.leader }
 // Lead is the Raft id of the leader that this replica knows of, 0 is none.
 func (s *Shard) Lead() uint64 { return s.lead }
 
+// Strays says that requests should not wait here for a leader, for this replica
+// may never hear of one, though others do: it has no vote, as before its shard has
+// taken it in, or has found no leader for some time, as when it was removed and
+// does not know. A change is seen in Output.Changed.
+func (s *Shard) Strays() bool {
+	return !s.leader && s.lead == raft.None && (!s.votes() || s.leaderless >= s.patience())
+}
+
+// patience is for how many ticks a voter waits for an election.
+func (s *Shard) patience() int { return 2 * s.cfg.ElectionTicks }
+
+func (s *Shard) votes() bool {
+	return slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) || slices.Contains(s.conf.GetVotersOutgoing(), s.cfg.RaftID)
+}
+
+// countLeaderless is for each tick.
+func (s *Shard) countLeaderless() {
+	if s.leader || s.lead != raft.None {
+		return
+	}
+	if s.leaderless++; s.leaderless == s.patience() {
+		s.changed = true
+	}
+}
+
 // Runner is Config.Runner.
 func (s *Shard) Runner() any { return s.cfg.Runner }
 
@@ -351,7 +378,8 @@ func (s *Shard) Tick() (busy bool) {
 	s.silent = max(0, s.silent-1)
 	s.handover.ticks = max(0, s.handover.ticks-1)
 	s.retryTicks = max(0, s.retryTicks-1)
-	return s.handover.to != 0 || s.leader && len(s.conf.GetVotersOutgoing()) > 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
+	s.countLeaderless()
+	return s.changed || s.handover.to != 0 || s.leader && len(s.conf.GetVotersOutgoing()) > 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
 }
 
 // Advance does all that can be done at this time, or as much of it as is enough
@@ -390,11 +418,11 @@ func (s *Shard) Advance(now Now, out *Output) error {
 	return nil
 }
 
-// returnQueue gives back what was not evaluated when somebody else leads: the
-// runner knows where to send it. What was evaluated in part is never given back,
+// returnQueue gives back what was not evaluated when somebody else leads, or may
+// (Strays): the runner knows where to send it. What was evaluated in part is never given back,
 // or it might be applied twice: loseLeadership has failed it.
 func (s *Shard) returnQueue(out *Output) {
-	if s.leader || s.lead == raft.None {
+	if s.leader || s.lead == raft.None && !s.Strays() {
 		return
 	}
 	s.queue = append(s.held, s.queue...)
