@@ -58,6 +58,11 @@ func entryBytes(m *raftpb.Message) (bytes int64) {
 // entryMemory is what an entry takes in memory beside its data.
 const entryMemory = 96
 
+// maxHeardOf is how many replicas of a shard may be known for one that only sends
+// a message to be added. There are a few; the metadata tells of them sooner or
+// later, and Raft ids that a peer makes up must not fill the memory.
+const maxHeardOf = 64
+
 // deliver hands a message to its replica. Whoever sends for a replica can be
 // sent to as well, also before the metadata says where that is. Snapshots come
 // with their records, on a way of their own.
@@ -66,7 +71,7 @@ func (w *worker) deliver(d *delivery) {
 	if r == nil || d.m.GetTo() != r.raftID || d.m.GetType() == raftpb.MsgSnap {
 		return
 	}
-	if r.learn(d.m.GetFrom(), d.from) && d.m.GetFrom() == r.shard.Lead() {
+	if len(*r.nodes.Load()) < maxHeardOf && r.learn(d.m.GetFrom(), d.from) && d.m.GetFrom() == r.shard.Lead() {
 		w.ledBy(r)
 	}
 	r.shard.StepPeer(d.m)

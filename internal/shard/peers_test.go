@@ -177,7 +177,7 @@ func TestRule1APeerProposesNothing(t *testing.T) {
 		{Type: raftpb.MsgStorageAppendResp.Enum(), Index: new(last + 1), LogTerm: new(term), Term: new(term)},
 		{Type: raftpb.MsgAppResp.Enum(), Index: new(last), Term: new(term)}, // of a stranger
 	} {
-		m.From, m.To = new(uint64(2)), new(a.id)
+		m.From, m.To, m.Term = new(uint64(2)), new(a.id), new(term)
 		if m.GetType() == raftpb.MsgAppResp {
 			m.From = new(uint64(9))
 		}

@@ -75,7 +75,7 @@ func (s *Shard) handleRole(rd *raft.Ready, out *Output) {
 	}
 	if leads && !s.leader {
 		s.leader = true
-		s.firstOwn, s.nextVersion, s.confIndex = 0, 0, 0
+		s.firstOwn, s.nextVersion, s.confIndex, s.rounds = 0, 0, 0, 0
 	}
 	if leads || lead != raft.None {
 		s.leaderless = 0
@@ -251,6 +251,9 @@ func (s *Shard) startFence() {
 	s.fenceBegan = s.now.Mono // nothing of it has been sent
 	s.fenceSeq++
 	s.fencePending, s.fenceWanted = true, false
+	if len(s.conf.GetVoters()) > 1 || len(s.conf.GetVotersOutgoing()) > 0 {
+		s.rounds++ // Raft asks nobody for a sole voter
+	}
 	context := binary.BigEndian.AppendUint64(nil, s.term)
 	s.node.ReadIndex(binary.BigEndian.AppendUint64(context, s.fenceSeq))
 }

@@ -177,6 +177,7 @@ type Shard struct {
 	unapplied []*raftpb.Message
 	applyLeft int
 
+	rounds       uint64 // that this leader has begun, as Raft counts them
 	fenceSeq     uint64 // of the last round begun
 	fenceDone    uint64 // of the last round confirmed
 	fencePending bool
@@ -343,9 +344,13 @@ func (s *Shard) Step(m *raftpb.Message) error {
 }
 
 // StepPeer hands in a message from another replica. One that Raft has no use
-// for is dropped, as the network might: a peer can send nothing that is an error
-// here. That goes for proposals and reads, too: they are never forwarded (rule 1).
+// for, or that is malformed, is dropped, as the network might. That goes for
+// proposals and reads, too: they are never forwarded (rule 1).
 func (s *Shard) StepPeer(m *raftpb.Message) {
+	if why := s.malformed(m); why != "" {
+		s.cfg.Logger.Warningf("a %v of replica %d is dropped: %s", m.GetType(), m.GetFrom(), why)
+		return
+	}
 	switch m.GetType() {
 	case raftpb.MsgApp, raftpb.MsgSnap, raftpb.MsgHeartbeat:
 	case raftpb.MsgAppResp, raftpb.MsgHeartbeatResp, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp:
