@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -237,6 +238,49 @@ func TestModesReachReplicas(t *testing.T) {
 	b.setPeers(nil)
 	// It may drop the shard that nobody has placed, now that it can read the metadata.
 	eventually(t, "it owns all again", func() bool { return b.Stats().Owned >= 2 && b.Ready() == nil })
+	if err := closeBroker(b); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoShardBeforeClocksAreCompared: a broker that comes back knows of the others
+// before it opens a shard, so that it owns none by a clock that only it believes
+// in.
+//
+// Broken: meetOthers in openShards, or followPeers in it (open.go).
+func TestNoShardBeforeClocksAreCompared(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	b, c := openOn(t, fs, 1, nil)
+	id := c.(*cache).shards[0].id
+	op, err := metaSet(nodeKey(2), &nodeMeta{Format: nodeMetaFormat, ID: 2, StoreID: "other", State: nodeActive}, felix.IfAbsent, 0)
+	if err == nil {
+		_, err = b.metaDo(context.Background(), op)
+	}
+	if err = errors.Join(err, closeBroker(b)); err != nil {
+		t.Fatal(err)
+	}
+	var opening atomic.Pointer[Broker]
+	var looked, alone atomic.Int64
+	b, err = Open(context.Background(), Options{Dir: "data", FS: fs, Workers: 1, byHand: true,
+		net: func(b *Broker) network { opening.Store(b); return noPeers{} },
+		Wall: func() int64 { // asked in each step of a shard
+			if b := opening.Load(); b != nil && b.replicaOf(id) != nil {
+				looked.Add(1)
+				b.clock.mu.Lock() // not held where the time is read
+				defer b.clock.mu.Unlock()
+				if b.clock.peers == nil {
+					alone.Add(1)
+				}
+			}
+			return time.Now().UnixMilli()
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if looked.Load() == 0 || alone.Load() > 0 {
+		t.Errorf("in %d of %d steps its clock was compared with nobody's", alone.Load(), looked.Load())
+	}
 	if err := closeBroker(b); err != nil {
 		t.Error(err)
 	}

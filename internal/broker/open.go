@@ -45,6 +45,9 @@ func (b *Broker) openShards(ctx context.Context) error {
 			return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
 		}
 	}
+	if err := b.meetOthers(ctx); err != nil {
+		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+	}
 	if err := b.openOthers(onDisk); err != nil {
 		return err
 	}
@@ -117,6 +120,21 @@ func (b *Broker) prepareMeta(onDisk []uint64) (isNew bool, err error) {
 	}
 	// Nothing was said by this replica yet: before this it is never started.
 	return true, b.dir.change(func(id *identity) error { id.Bootstrapped = true; return nil })
+}
+
+// meetOthers makes the brokers known that the metadata here tells of, as it is on
+// disk, before there is a shard of theirs: nothing is to be evaluated, or found to
+// have expired, by a clock that was not compared with theirs. The metadata's own
+// shard knows no expiry.
+func (b *Broker) meetOthers(ctx context.Context) error {
+	v, err := b.readView(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the metadata: %w", err)
+	}
+	if v.cluster != nil {
+		b.followPeers(v)
+	}
+	return nil
 }
 
 // openOthers opens the replicas of all other shards.

@@ -159,10 +159,7 @@ func (b *Broker) follow(v *view) error {
 	if v == b.rec.followed || v.cluster == nil {
 		return nil
 	}
-	if peers := v.peers(); !slices.Equal(peers, b.rec.peers) {
-		b.setPeers(peers)
-		b.rec.peers = peers
-	}
+	b.followPeers(v)
 	b.guide(&v.cluster.Shard)
 	for _, m := range v.caches {
 		if err := b.sameLevel(m); err != nil {
@@ -186,6 +183,15 @@ func (b *Broker) sameLevel(m *cacheMeta) error {
 		}
 	}
 	return nil
+}
+
+// followPeers speaks with the brokers that the view tells of, and has the clock
+// compared with theirs.
+func (b *Broker) followPeers(v *view) {
+	if peers := v.peers(); !slices.Equal(peers, b.rec.peers) {
+		b.setPeers(peers)
+		b.rec.peers = peers
+	}
 }
 
 // guide tells the shard's route and replica where its replicas are.
