@@ -94,7 +94,7 @@ func TestCatchUpBySnapshot(t *testing.T) {
 // snapshot, while clients work and none of their requests fails.
 func TestEmptyReplicas(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	c.create(1, "main", felix.CacheSettings{Shards: 2, Replication: 1})
 	l := c.startLoad("main", 6, 1, 2, 3)
 	l.refused = func(id uint64, op felix.Op, err *felix.Error) {
@@ -122,7 +122,10 @@ func TestEmptyReplicas(t *testing.T) {
 // owned by others, and no request fails.
 func TestDrainAndMoveUnderLoad(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 4, func(_ uint64, o *broker.Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
+	c := startCluster(t, 4, func(id uint64, o *broker.Options) {
+		calm(id, o)
+		o.Cluster.GiveBackAfter = 200 * time.Millisecond
+	})
 	c.create(1, "main", felix.CacheSettings{Shards: 4, Replication: 3})
 	l := c.startLoad("main", 8, 1, 2, 3, 4)
 	l.refused = func(id uint64, op felix.Op, err *felix.Error) {

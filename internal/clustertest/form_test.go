@@ -11,7 +11,7 @@ import (
 // and all this stands when they were stopped and started again.
 func TestThreeBrokersForm(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	if info := c.create(1, "main", felix.CacheSettings{}); info.Replication != 3 {
 		t.Errorf("the cache has %d replicas of each shard, want 3", info.Replication)
 	}

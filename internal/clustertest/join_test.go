@@ -66,7 +66,7 @@ func (n *node) removal() <-chan error {
 // reason, and does not come back.
 func TestJoinAndRemove(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	c.create(1, "main", felix.CacheSettings{Shards: 4, Replication: 3})
 	l := c.startLoad("main", 6, 1, 3)
 	l.refused = func(id uint64, op felix.Op, err *felix.Error) {

@@ -59,6 +59,7 @@ func (c *cluster) startLoad(cache string, clients int, ids ...uint64) *load {
 		l.nodes[id] = c.node(id)
 	}
 	l.run(clients)
+	c.t.Cleanup(l.end) // also where the test fails
 	return l
 }
 

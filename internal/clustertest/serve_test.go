@@ -18,7 +18,7 @@ import (
 // brokers: most operations go to another one, and all to three replicas.
 func TestClusterConformance(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	servicetest.Run(t, func(t *testing.T) felix.Service {
 		b := c.broker(2)
 		all, err := b.Caches(context.Background(), "", "")
@@ -36,7 +36,7 @@ func TestClusterConformance(t *testing.T) {
 // same, also of what covers all shards.
 func TestEveryBrokerServesEveryKey(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	c.create(2, "main", felix.CacheSettings{Shards: 8})
 	const keys = 200
 	var ops []felix.Op
@@ -105,7 +105,7 @@ func TestAddsAreNeverSentTwice(t *testing.T) {
 // cache was made, or that it was deleted, all others know it.
 func TestCreatedAnywhereWorksEverywhere(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, nil)
+	c := startCluster(t, 3, calm)
 	for n := range 12 {
 		name, maker := fmt.Sprint("c", n), uint64(n%3+1)
 		c.create(maker, name, felix.CacheSettings{Shards: 2})

@@ -30,7 +30,7 @@ func (c *cluster) terms() (terms map[uint64]uint64) {
 // other, costs time and no election.
 func TestDiskStall(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, func(_ uint64, o *broker.Options) { o.TickInterval = 50 * time.Millisecond })
+	c := startCluster(t, 3, func(_ uint64, o *broker.Options) { o.TickInterval = max(tick(), 50*time.Millisecond) })
 	c.create(1, "main", felix.CacheSettings{Shards: 4})
 	l := c.startLoad("main", 4, 1, 2, 3)
 	l.advance(200)
