@@ -91,7 +91,7 @@ func TestOldCopyStaysOutside(t *testing.T) {
 func TestStartIsNotedBeforeItIsRecorded(t *testing.T) {
 	t.Parallel()
 	disk := vfs.NewCrashableMem()
-	b, err := Open(context.Background(), Options{Dir: "data", FS: disk})
+	b, err := Open(context.Background(), Options{Dir: "data", FS: disk, byHand: true})
 	if err != nil {
 		t.Fatal(err)
 	}
