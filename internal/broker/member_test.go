@@ -143,6 +143,13 @@ func TestMetadataBeforeFounders(t *testing.T) {
 	})
 	b := first.j.open(t)
 	eventually(t, "the other one is found", func() bool { l := b.Links(); return len(l) == 1 && l[0].Up })
+	b.meetFounders() // whom its identity still has
+	b.links.mu.Lock()
+	_, told := b.links.told[3]
+	b.links.mu.Unlock()
+	if told {
+		t.Error("it goes by its founders, though there is metadata")
+	}
 }
 
 // TestFinalizingCutsOff: a broker whose build lacks what is finalized is cut off,
