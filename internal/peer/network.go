@@ -71,9 +71,9 @@ func New(ln net.Listener, o Options) (*Network, error) {
 	protocols.SetUnencryptedHTTP2(o.TLS == nil)
 	protocols.SetHTTP2(o.TLS != nil)
 	path, handler := peerv1connect.NewPeerServiceHandler(&service{n: n},
-		connect.WithCompression("gzip", nil, nil), connect.WithReadMaxBytes(maxFrameBytes))
+		connect.WithCompression("gzip", nil, nil), connect.WithReadMaxBytes(maxFrameBytes), connect.WithConditionalHandlerOptions(boundQuestions))
 	mux := http.NewServeMux()
-	mux.Handle(path, handler)
+	mux.Handle(path, hurryQuestions(handler))
 	n.server = &http.Server{Handler: mux, Protocols: protocols, HTTP2: http2Config(), ReadHeaderTimeout: handshakeTimeout,
 		ErrorLog:    slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }}
@@ -87,6 +87,30 @@ func New(ln net.Listener, o Options) (*Network, error) {
 	}
 	n.running.Go(n.expire)
 	return n, nil
+}
+
+// boundQuestions bounds the size of unary requests.
+func boundQuestions(spec connect.Spec) []connect.HandlerOption {
+	if spec.StreamType != connect.StreamTypeUnary {
+		return nil
+	}
+	return []connect.HandlerOption{connect.WithReadMaxBytes(maxQuestionBytes)}
+}
+
+// hurryQuestions bounds the time in which unary requests come. Streams have a
+// bound for their handshake.
+func hurryQuestions(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case peerv1connect.PeerServiceRaftProcedure, peerv1connect.PeerServiceForwardProcedure, peerv1connect.PeerServiceSnapshotProcedure:
+		default:
+			if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 func queueBytes(asked int64) int64 {

@@ -199,4 +199,7 @@ const (
 	// maxFrameBytes is the largest frame that is read: one call or answer may fill
 	// a queue.
 	maxFrameBytes = 96 << 20
+	// maxQuestionBytes is the largest unary request that is read, and
+	// handshakeTimeout what it may take to come: anybody may send one.
+	maxQuestionBytes = 64 << 10
 )

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/peer/peerv1"
+	"github.com/felix-go/felix/internal/peer/peerv1/peerv1connect"
 )
 
 // What is asked before a broker is a member needs no handshake, and answers what
@@ -235,5 +237,39 @@ func TestDamagedSnapshot(t *testing.T) {
 		if _, again := r.next(); again != err {
 			t.Errorf("%s: first %v, then %v", name, err, again)
 		}
+	}
+}
+
+// TestQuestionsAreSmall: anybody may ask, so that what they send is bounded.
+//
+// Broken: boundQuestions; hurryQuestions (network.go).
+func TestQuestionsAreSmall(t *testing.T) {
+	a, b := newBroker(t, 1, nil), newBroker(t, 2, nil)
+	ctx, cancel := timeout(patience)
+	defer cancel()
+	if _, err := a.net.Caller(b.addr).Join(ctx, JoinRequest{Node: 3, Version: strings.Repeat("x", maxQuestionBytes/2)}); err != nil {
+		t.Errorf("half of it: %v", err)
+	}
+	if _, err := a.net.Caller(b.addr).Join(ctx, JoinRequest{Node: 3, Version: strings.Repeat("x", maxQuestionBytes)}); err == nil {
+		t.Error("more than that is read")
+	}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	defer transport.CloseIdleConnections()
+	slow, end := io.Pipe() // it never comes
+	defer end.Close()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+b.addr+peerv1connect.PeerServiceProbeProcedure, slow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/grpc")
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatalf("a question that does not come: %v", err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); ctx.Err() != nil {
+		t.Errorf("a question that does not come is waited for: %v", err)
 	}
 }
