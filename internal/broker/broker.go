@@ -216,6 +216,7 @@ type replica struct {
 
 	// The worker's:
 	active  bool // in worker.active
+	owed    int  // ticks that its clock stands behind: see worker.tickShard
 	closed  bool
 	why     *felix.Error // closed: what requests fail with; nil: others may evaluate them
 	capture *captureJob

@@ -17,14 +17,22 @@ type checkpointer struct {
 	b        *Broker
 	pressure pressure
 	wake     chan struct{} // capacity 1
+	// dirty says that since the last look there was something that a checkpoint
+	// could write, as workers saw it when they ticked.
+	dirty atomic.Bool
 	// writing is held while a checkpoint is written, so that the data of a
 	// deleted cache is not written again after it was dropped.
 	writing sync.Mutex
 	kept    atomic.Int64 // bytes of all logs that are there for other replicas, as of the workers' last ticks
 }
 
-// checkpointPoll is how often the checkpointer looks for shards that need it.
-const checkpointPoll = 100 * time.Millisecond
+const (
+	// checkpointPoll is how often the checkpointer looks for shards that need it.
+	checkpointPoll = 100 * time.Millisecond
+	// idlePolls is at which of these it looks although nothing seems to: each
+	// look wakes all workers, which is a tenth of what a broker costs that idles.
+	idlePolls = 10
+)
 
 // captureSlice is how many entries a worker captures or cleans per step: about
 // a tenth of a millisecond.
@@ -70,11 +78,14 @@ func (c *checkpointer) soon() {
 func (c *checkpointer) run(ctx context.Context) {
 	ticker := time.NewTicker(checkpointPoll)
 	defer ticker.Stop()
-	for {
+	for polls := 1; ; polls++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			if !c.dirty.Swap(false) && polls%idlePolls != 0 {
+				continue
+			}
 		case <-c.wake:
 		}
 		due := c.due
@@ -106,6 +117,12 @@ func (c *checkpointer) due(r *replica, now time.Duration) bool {
 		return false
 	}
 	return dirty >= o.CheckpointDirty || logged >= o.CheckpointBytes || now-r.savedAt >= o.CheckpointEvery
+}
+
+// mayNeed says whether a shard may need a checkpoint soon, with so many bytes of
+// its log to replay. It runs on its worker.
+func (c *checkpointer) mayNeed(r *replica, unflushed int64) bool {
+	return r.wantCheckpoint || r.shard.Table().DirtyEntries() > 0 || unflushed >= c.b.opts.CheckpointBytes
 }
 
 // worthwhile says whether a checkpoint of a shard would write anything. It runs

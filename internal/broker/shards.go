@@ -22,7 +22,7 @@ const metaShard = 1
 
 const (
 	electionTicks  = 10
-	heartbeatTicks = 2
+	heartbeatTicks = 3
 	// maxEntryBytes is about how large a log entry grows.
 	maxEntryBytes = 1 << 20
 	// maxApplyBytes is about how much of the log a shard applies in one step:

@@ -31,6 +31,7 @@ type worker struct {
 	keptBytes int64         // of these logs, the same, what is there for other replicas
 	looked    time.Duration // when it last looked after them
 	metaIndex uint64        // how far the metadata is applied, if it is the worker's
+	ticks     uint64        // so far
 }
 
 // inbox is what waits for a worker.
@@ -142,19 +143,44 @@ func (w *worker) tick() {
 	// Idle ones have records to evict, too, and must hear when there is room again.
 	all := w.held || w.b.budget.UsedBytes() > w.b.budget.MaxBytes
 	w.held = false
+	w.ticks++
+	dirty := false
 	for _, r := range w.replicas {
-		if r.shard.Tick() || all {
+		if w.tickShard(r) || all {
 			w.activate(r)
 		}
-		logBytes += r.unflushedBytes()
+		unflushed := r.unflushedBytes()
+		dirty = dirty || w.b.checkpoint.mayNeed(r, unflushed)
+		logBytes += unflushed
 		keptBytes += r.keptBytes()
 		if look {
 			w.lookAfter(r)
 		}
 	}
+	if dirty {
+		w.b.checkpoint.dirty.Store(true)
+	}
 	w.b.checkpoint.pressure.logBytes.Add(logBytes - w.logBytes)
 	w.b.checkpoint.kept.Add(keptBytes - w.keptBytes)
 	w.logBytes, w.keptBytes = logBytes, keptBytes
+}
+
+// tickShard moves a shard's clock, and says whether it has something to do. The
+// clocks of those that this broker leads stand still until the tick at which all
+// of them send heartbeats, and catch up then: so these share frames, whenever
+// their leaders were elected.
+func (w *worker) tickShard(r *replica) (busy bool) {
+	if !r.shard.Leader() {
+		r.owed = 0
+		return r.shard.Tick()
+	}
+	if r.owed++; w.ticks%heartbeatTicks != 0 {
+		return r.shard.Busy()
+	}
+	for ; r.owed > 0; r.owed-- {
+		busy = r.shard.Tick() || busy
+	}
+	return busy
 }
 
 // close ends the goroutine; what is under way is failed as unavailable or

@@ -384,6 +384,12 @@ func (s *Shard) Tick() (busy bool) {
 	s.handover.ticks = max(0, s.handover.ticks-1)
 	s.retryTicks = max(0, s.retryTicks-1)
 	s.countLeaderless()
+	return s.Busy()
+}
+
+// Busy says whether there is something for Advance to do, beside what was handed
+// in.
+func (s *Shard) Busy() bool {
 	return s.changed || s.handover.to != 0 || s.leader && len(s.conf.GetVotersOutgoing()) > 0 || s.node.HasReady() || s.Unfinished() || len(s.queue)+len(s.held)+len(s.waiting)+len(s.local) > 0
 }
 
