@@ -102,7 +102,8 @@ const (
 	// connections that owe most are closed. It is a setting.
 	MaxConnectionBytes = 512 << 20
 	// MaxInflightShardBytes bounds what a shard has evaluated and not yet
-	// committed, since all of it is held in memory.
+	// committed, and what waits in a replica for an election, since all of it is held
+	// in memory, of which other shards need some, too.
 	MaxInflightShardBytes = 16 << 20
 	// MaxInflightBrokerBytes bounds the operations that wait or are in flight
 	// in the whole broker. Beyond it new ones are refused as

@@ -97,6 +97,9 @@ var (
 	errBusy = &felix.Error{Code: felix.ResourceExhausted,
 		Message:    "the key's shard could not take the operation up in time, because its disk does not keep up; nothing was applied, try again a little later",
 		RetryAfter: 500 * time.Millisecond}
+	errCrowded = &felix.Error{Code: felix.ResourceExhausted,
+		Message:    "too much waits for the key's shard to have an owner; nothing was applied, try again a little later",
+		RetryAfter: 200 * time.Millisecond}
 	errLate = &felix.Error{Code: felix.Unavailable,
 		Message:    "the operation came after its deadline; nothing was applied, try again",
 		RetryAfter: 100 * time.Millisecond}
@@ -160,6 +163,31 @@ func (s *Shard) late(r *Request) *felix.Error {
 		return errBusy
 	}
 	return errLate
+}
+
+// boundQueue fails the newest of what waits for an election beyond what the shard
+// may hold up: the runner's memory is for the other shards, too. The oldest one
+// may be larger.
+func (s *Shard) boundQueue(out *Output) {
+	if s.leader {
+		return
+	}
+	bytes := int64(0)
+	bound := func(list []*Request) []*Request {
+		kept := list[:0]
+		for _, r := range list {
+			if bytes > 0 && bytes+r.Bytes > s.cfg.MaxInflightBytes {
+				s.fail(r, errCrowded, out)
+				continue
+			}
+			bytes += r.Bytes
+			kept = append(kept, r)
+		}
+		clear(list[len(kept):])
+		return kept
+	}
+	s.held = bound(s.held)
+	s.queue = bound(s.queue)
 }
 
 func (s *Shard) expireIn(list []*Request, why func(*Request) *felix.Error, out *Output) []*Request {

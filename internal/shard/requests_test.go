@@ -468,3 +468,34 @@ func TestStepIsDeterministic(t *testing.T) {
 		}
 	}
 }
+
+// What waits for an election may not take all the memory there is.
+//
+// Broken: boundQueue in Advance (shard.go); any part of it (request.go).
+func TestQueueIsBoundedWithoutAnOwner(t *testing.T) {
+	c := newCluster(t, 3, felix.Quorum, 1)
+	a := c.nodes[0]
+	a.cfg.MaxInflightBytes = 1000
+	ask := func(bytes int64) *call {
+		q := opsRequest(add("k", 1))
+		q.Bytes = bytes
+		return a.submit(q)
+	}
+	large, next := ask(5000), ask(1)
+	a.advance()
+	large.waits("the only one may be as large as it is")
+	next.want("behind a large one", 0, 0, felix.ResourceExhausted)
+	a.SetEligible(false) // what waits is held
+	a.advance()
+	more := ask(10)
+	a.advance()
+	more.want("behind held ones", 0, 0, felix.ResourceExhausted)
+	a.SetEligible(true)
+	c.elect(a)
+	large.want("once there is an owner", 0, 1, 0)
+	many := []*call{ask(600), ask(600), ask(600)}
+	c.run()
+	for i, k := range many {
+		k.want("an owner evaluates", 0, int64(i)+2, 0)
+	}
+}

@@ -54,7 +54,8 @@ type Config struct {
 	// ElectionTicks and HeartbeatTicks are in calls of Tick.
 	ElectionTicks  int
 	HeartbeatTicks int
-	// MaxInflightBytes bounds what is evaluated and not applied.
+	// MaxInflightBytes bounds what is evaluated and not applied, and what waits
+	// for somebody to be elected.
 	MaxInflightBytes int64
 	// MaxEntryBytes is about how large an entry may grow before the next one
 	// is begun.
@@ -403,6 +404,7 @@ func (s *Shard) Advance(now Now, out *Output) error {
 		return err
 	}
 	s.returnQueue(out)
+	s.boundQueue(out)
 	for s.evaluate(out) {
 		if err := s.handleReady(out); err != nil {
 			return err
