@@ -247,7 +247,7 @@ func TestModesReachReplicas(t *testing.T) {
 // before it opens a shard, so that it owns none by a clock that only it believes
 // in.
 //
-// Broken: meetOthers in openShards, or followPeers in it (open.go).
+// Broken: meetOthers in openShards (open.go).
 func TestNoShardBeforeClocksAreCompared(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
