@@ -89,6 +89,9 @@ func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
 		r.wrote(s.entry.index)
 	}
 	r.readClock(s)
+	// A part may have been evaluated before, and Confirm does not see what waits
+	// for loads.
+	s.leased = s.leased || r.leased
 	s.waiting = append(s.waiting, r)
 	s.entry.requests++
 	return true

@@ -103,6 +103,24 @@ func TestLeaseAReadWaitsForWhatItSaw(t *testing.T) {
 	read.want("on a majority", 0, 1, 0)
 }
 
+// Broken: `r.leased` in evaluateRequest (evaluate.go).
+func TestLeaseOfARequestThatWaitsForALoad(t *testing.T) {
+	c, a := cold(t, 3, "a", "b")
+	a.cfg.Reads, a.cfg.LeaseFor = Leases, testLease
+	a.stuck = false
+	a.ops(get("a")) // it is in memory from now on, and there is a lease
+	c.run()
+	a.stuck = true
+	k := a.ops(get("a"), add("b", 1))
+	c.run()
+	k.waits("for a load")
+	a.stuck = false
+	c.run()
+	if !k.done || k.reply(0).Err != nil || k.reply(1).Err != nil {
+		t.Errorf("done %v: %+v", k.done, k.Batch.Replies)
+	}
+}
+
 // Broken: the line in SetReads, applyConfChange or loseLeadership that ends the
 // lease.
 func TestLeaseIsGivenUp(t *testing.T) {
