@@ -45,7 +45,7 @@ func (c *Config) addClusterFlags(f *pflag.FlagSet) {
 	if c.Dev {
 		f.IntVar(&c.Nodes, "nodes", 1, fmt.Sprintf("`number` of brokers, 1 to %d: with more than one, a cluster to play with; each has its own directory in --data-dir, and ports %d above those of the one before", maxFleet, portStep))
 	}
-	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one")
+	f.StringVar(&c.PeerAddr, "peer-addr", "127.0.0.1:7381", "`host:port` for the other brokers of the cluster; port 0 is any free one; if not given, this broker's entry in --peers")
 	f.StringVar(&c.AdvertisePeer, "advertise-peer-addr", "", "`host:port` at which the other brokers reach this one; if empty its entry in --peers, or --peer-addr")
 	f.StringVar(&c.AdvertiseHTTP, "advertise-http-addr", "", "`host:port` at which clients reach --http-addr, as the cluster tells them; --http-addr if empty")
 	f.StringVar(&c.AdvertiseRESP, "advertise-resp-addr", "", "`host:port` at which clients reach --resp-addr, as the cluster tells them; --resp-addr if empty")
@@ -62,6 +62,9 @@ func (c *Config) addClusterFlags(f *pflag.FlagSet) {
 
 // checkCluster answers the first of the cluster's settings that cannot be.
 func (c *Config) checkCluster() error {
+	if err := c.checkMembership(); err != nil {
+		return err
+	}
 	secure := c.PeerCert != ""
 	if secure != (c.PeerKey != "") || secure != (c.PeerCA != "") {
 		return errors.New("--peer-cert, --peer-key and --peer-ca: TLS between brokers needs all three")
@@ -71,9 +74,6 @@ func (c *Config) checkCluster() error {
 	}
 	if host, _, _ := net.SplitHostPort(c.PeerAddr); !secure && !c.Insecure && !isLoopback(host) {
 		return fmt.Errorf("--peer-addr %s can be reached from outside, and who connects there can change everything: give --peer-cert, --peer-key and --peer-ca, or add --insecure if the network keeps strangers out", c.PeerAddr)
-	}
-	if err := c.checkMembership(); err != nil {
-		return err
 	}
 	for _, one := range []struct{ name, listen, advertise string }{
 		{"peer", c.PeerAddr, c.AdvertisePeer}, {"http", c.HTTPAddr, c.AdvertiseHTTP}, {"resp", c.RESPAddr, c.AdvertiseRESP},

@@ -129,6 +129,9 @@ func (c *Config) resolve(f *pflag.FlagSet, getenv func(string) string) error {
 	if len(problems) > 0 {
 		return problems[0]
 	}
+	if own := c.Peers[c.NodeID]; own != "" && c.AdvertisePeer == "" && !f.Lookup("peer-addr").Changed {
+		c.PeerAddr = own // said once already
+	}
 	return c.check()
 }
 

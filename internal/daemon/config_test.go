@@ -181,7 +181,8 @@ func TestBadSettings(t *testing.T) {
 		{[]string{"dev", "--node-id", "4", "--join", "localhost:7381,h1:7381"}, nil, "node 4 tells others to reach it at 127.0.0.1:7381, which for the one at h1:7381 is its own machine: give --peer-addr or --advertise-peer-addr"},
 		{[]string{"dev", "--node-id", "1", "--peers", "1=localhost:7381,2=h2:7381"}, nil, "node 1 tells others to reach it at localhost:7381, which for the one at h2:7381 is its own machine"},
 		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381", "--advertise-peer-addr", "[::1]:7381"}, nil, "node 1 tells others to reach it at [::1]:7381, which for the one at h"},
-		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381"}, nil, "--peers says that node 1 is at h1:7381, and --peer-addr 127.0.0.1:7381 can be reached from this machine only: give --peer-addr"},
+		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381"}, nil, "--peer-addr h1:7381 can be reached from outside"},
+		{[]string{"dev", "--node-id", "1", "--peers", "1=h1:7381,2=h2:7381", "--peer-addr", "127.0.0.1:7381"}, nil, "--peers says that node 1 is at h1:7381, and --peer-addr 127.0.0.1:7381 can be reached from this machine only: give --peer-addr"},
 		{[]string{"dev", "--peer-cert", "c", "--peer-key", "k"}, nil, "TLS between brokers needs all three"},
 		{[]string{"dev", "--peer-ca", "a"}, nil, "TLS between brokers needs all three"},
 		{[]string{"dev", "--peers", "1=h:1"}, nil, "--peers needs a --node-id: which of them this broker is"},
@@ -279,6 +280,28 @@ func TestAdvertised(t *testing.T) {
 		}
 		if got := d.clusterOptions().Advertise; got != want {
 			t.Errorf("%q: others are told %+v, want %+v", v.args, got, want)
+		}
+	}
+}
+
+// TestPeerAddrOfPeers: a broker of --peers listens where that says that it is,
+// unless it is told otherwise.
+func TestPeerAddrOfPeers(t *testing.T) {
+	peers := []string{"--node-id", "2", "--peers", "1=127.0.0.1:8001,2=127.0.0.1:8002"}
+	for _, v := range []struct {
+		args    []string
+		environ map[string]string
+		want    string
+	}{
+		{peers, nil, "127.0.0.1:8002"},
+		{append(peers[:4:4], "--peer-addr", "127.0.0.1:9"), nil, "127.0.0.1:9"},
+		{peers, map[string]string{"FELIX_PEER_ADDR": "127.0.0.1:9"}, "127.0.0.1:9"},
+		{append(peers[:4:4], "--advertise-peer-addr", "127.0.0.1:10"), nil, "127.0.0.1:7381"},
+		{nil, nil, "127.0.0.1:7381"},
+	} {
+		c, err := resolved(t, true, v.args, v.environ)
+		if err != nil || c.PeerAddr != v.want {
+			t.Errorf("%q, %q: %s, %v; want %s", v.args, v.environ, c.PeerAddr, err, v.want)
 		}
 	}
 }
