@@ -99,10 +99,20 @@ func (d *disk) fill(leave int64) (release func()) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if room := d.free() - leave; room > 0 {
-		err = syscall.Fallocate(int(f.Fd()), 0, 0, room)
+	// Whoever writes meanwhile may have taken some of what was free: then there
+	// is less.
+	for has := int64(0); err == nil; {
+		room := d.free() - leave
+		if room <= 0 {
+			break
+		}
+		if err = syscall.Fallocate(int(f.Fd()), 0, has, room); errors.Is(err, syscall.ENOSPC) {
+			err = nil
+			continue
+		}
+		has += room
 	}
-	if err := errors.Join(err, f.Close()); err != nil && !errors.Is(err, syscall.ENOSPC) {
+	if err := errors.Join(err, f.Close()); err != nil {
 		d.t.Fatal(err)
 	}
 	return func() {
