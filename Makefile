@@ -6,7 +6,7 @@ FUZZTIME ?= 10s
 # Two packages at a time: many start servers, and all are fit for two cores.
 TESTFLAGS ?= -race -p 2 -timeout 20m
 
-.PHONY: all build run test check generate fuzz bench
+.PHONY: all build run test check generate fuzz bench sim
 
 all: build
 
@@ -32,6 +32,11 @@ generate: ## the code of the schemas: the API's and the peers'
 
 fuzz: ## every fuzz target for FUZZTIME
 	tools/fuzz.sh $(FUZZTIME)
+
+SEED ?= 1
+SEEDS ?= 10000
+sim: ## SEEDS runs of the simulated cluster, from SEED on
+	$(GO) test ./internal/sim -count 1 -timeout 0 -v -run '^TestSeeds$$' -sim.seed $(SEED) -sim.seeds $(SEEDS)
 
 bench: ## the measurements of docs/performance.md
 	$(GO) run ./bench

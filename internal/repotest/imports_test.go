@@ -140,7 +140,7 @@ func TestRulesOfTheHouse(t *testing.T) {
 			}
 		}
 		only("github.com/cockroachdb/pebble/v2", "internal/raftlog", "internal/store", "internal/broker")
-		only("go.etcd.io/raft/v3", "internal/shard", "internal/raftlog", "internal/broker", "internal/peer")
+		only("go.etcd.io/raft/v3", "internal/shard", "internal/raftlog", "internal/broker", "internal/peer", "internal/sim")
 		for _, ours := range got.ours {
 			switch {
 			case p.Path == ".":
@@ -156,6 +156,8 @@ func TestRulesOfTheHouse(t *testing.T) {
 				t.Errorf("%s imports %s: what runs at a client's has nothing of a broker", p.Path, ours)
 			case p.Path == "internal/peer" && ours != "." && ours != "internal/invariant" && !strings.HasPrefix(ours, "internal/peer/"):
 				t.Errorf("%s imports %s: it knows no shard, no store and no broker", p.Path, ours)
+			case ours == "internal/sim":
+				t.Errorf("%s imports the simulation, which is there for its tests", p.Path)
 			case ours == "internal/daemon" && p.Path != "cmd/felix" && p.Path != "internal/e2e":
 				t.Errorf("%s imports the daemon: only its command does", p.Path)
 			case (ours == "internal/model" || strings.HasSuffix(ours, "test")) && !strings.HasSuffix(p.Path, "test"):

@@ -1,0 +1,218 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// client asks for one thing after the other.
+type client struct {
+	w  *world
+	id int
+	// asked is what it waits for, nil is nothing.
+	asked *call
+}
+
+// call is what a client asks for at once.
+type call struct {
+	c       *client
+	g       *group
+	number  uint64
+	ops     []felix.Op
+	replies []felix.Reply
+	began   int64
+	told    int64 // the newest shard time that anybody was told when it began
+	over    bool  // the client waits no longer
+}
+
+const (
+	// callTimeout is when an operation stops waiting.
+	callTimeout = 1200 * time.Millisecond
+	// callPatience is when the client stops waiting for an answer.
+	callPatience = 1500 * time.Millisecond
+	// maxHops is how often a request may be handed on.
+	maxHops = 3
+)
+
+func (w *world) newClient(id int) {
+	c := &client{w: w, id: id}
+	w.clients = append(w.clients, c)
+	w.after(w.between(0, 300*time.Millisecond), c.next)
+}
+
+// next asks for something, until the faults are over.
+func (c *client) next() {
+	if c.w.healed {
+		return
+	}
+	g := c.w.shards[c.w.rng.IntN(len(c.w.shards))]
+	c.ask(g, c.w.history.wish(g))
+}
+
+func (c *client) ask(g *group, ops []felix.Op) {
+	w := c.w
+	k := &call{c: c, g: g, number: uint64(w.stamp()), ops: ops, replies: make([]felix.Reply, len(ops)), told: w.history.told[g]}
+	k.began = w.stamp()
+	c.asked = k
+	to := w.nodes[w.rng.IntN(len(w.nodes))]
+	if g.owner != nil && !w.one(4) {
+		to = g.owner.node
+	}
+	w.note("client %d asks node %d, call %d, of shard %d", uint64(c.id), to.id, k.number, g.id)
+	for i := range ops {
+		w.tell(&ops[i])
+	}
+	switch {
+	case !to.up:
+		w.after(w.delay(), func() { k.refuse(&felix.Error{Code: felix.Unavailable, Message: "nobody answers"}) })
+	case !w.healed && w.rng.IntN(1000) < w.profile.lost: // it never comes, and nobody says so
+	default:
+		h := &hop{call: k, node: to}
+		w.after(w.delay(), h.arrive)
+	}
+	w.after(callPatience, func() {
+		if !k.over {
+			for i := range k.replies {
+				k.replies[i] = felix.Reply{Err: &felix.Error{Code: felix.OutcomeUnknown, Message: "no answer"}}
+			}
+			k.end()
+		}
+	})
+}
+
+// refuse answers everything with an error.
+func (k *call) refuse(err *felix.Error) {
+	if k.over {
+		return
+	}
+	for i := range k.replies {
+		k.replies[i] = felix.Reply{Err: err}
+	}
+	k.end()
+}
+
+// end tells the history what has come of the call, and asks for the next thing.
+func (k *call) end() {
+	k.over = true
+	w := k.c.w
+	for i := range k.ops {
+		w.history.answered(k, i)
+	}
+	k.c.asked = nil
+	w.after(w.between(0, 2*w.profile.think), k.c.next)
+}
+
+// hop is a call at a node, which another one may have handed on.
+type hop struct {
+	call  *call
+	node  *node
+	from  *hop // who handed it on; nil is the client
+	depth int
+}
+
+// arrive hands the call to the shard's replica here.
+func (h *hop) arrive() {
+	h.node.when(func() {
+		r := h.node.replica(h.call.g)
+		switch {
+		case r == nil || r.stalled:
+			h.elsewhere(0)
+		default:
+			h.submit(r)
+		}
+	})
+}
+
+func (h *hop) submit(r *replica) {
+	q := &shard.Request{Batch: &felix.Batch{Ops: h.call.ops, Replies: make([]felix.Reply, len(h.call.ops))}, Tag: h,
+		Deadline: h.node.time().Mono + callTimeout}
+	for i := range h.call.ops {
+		q.Positions = append(q.Positions, int32(i))
+	}
+	r.shard.Submit(q)
+	r.advance()
+}
+
+// returned is told that nothing of the call was evaluated here.
+func (h *hop) returned(*shard.Request) {
+	to := uint64(0)
+	if r := h.node.replica(h.call.g); r != nil && r.shard != nil {
+		to = r.shard.Lead()
+	}
+	h.elsewhere(to)
+}
+
+// elsewhere hands the call on to the node of a replica, or of any.
+func (h *hop) elsewhere(raftID uint64) {
+	w, g := h.node.w, h.call.g
+	if h.depth == maxHops {
+		h.answer([]felix.Reply{{Err: &felix.Error{Code: felix.Unavailable, Message: "nobody owns the shard"}}})
+		return
+	}
+	if raftID == 0 {
+		raftID = g.place.Replicas[w.rng.IntN(len(g.place.Replicas))].Raft
+	}
+	next := &hop{call: h.call, node: g.home(raftID), from: h, depth: h.depth + 1}
+	w.count("forwarded")
+	w.after(w.delay()+time.Duration(h.depth)*50*time.Millisecond, func() {
+		switch {
+		case h.node.up && w.reaches(h.node, next.node):
+			next.arrive()
+		case h.node.up: // it certainly has not come
+			h.node.when(func() { h.elsewhere(0) })
+		}
+	})
+}
+
+// done is told of the answers.
+func (h *hop) done(q *shard.Request) { h.answer(q.Batch.Replies) }
+
+// answer takes the answers back, the way that the call came, unless they are
+// lost. One may stand for all.
+func (h *hop) answer(replies []felix.Reply) {
+	w := h.node.w
+	if w.rng.IntN(1000) < w.profile.lost && !w.healed {
+		w.count("answers lost")
+		return
+	}
+	w.after(w.delay(), func() {
+		switch {
+		case h.from == nil:
+			h.call.answered(replies)
+		case w.reaches(h.node, h.from.node):
+			h.from.node.when(func() { h.from.answer(replies) })
+		}
+	})
+}
+
+func (k *call) answered(replies []felix.Reply) {
+	if k.over {
+		return
+	}
+	for i := range k.replies {
+		k.replies[i] = replies[min(i, len(replies)-1)]
+	}
+	k.end()
+}
+
+// describe is an operation, for the trace.
+func describe(op *felix.Op) string {
+	what := [...]string{"?", "get", "add", "set", "delete", "expire"}[op.Kind]
+	text := fmt.Sprintf("%s %s of view %d", what, op.Key, op.View)
+	switch op.Kind {
+	case felix.Add, felix.Set:
+		text += " " + cmp.Or(string(op.Value), strconv.FormatInt(op.Int, 10))
+	}
+	if op.If != felix.Always {
+		text += fmt.Sprintf(", if %d of version %d", op.If, op.Version)
+	}
+	if op.TTL != felix.TTLDefault {
+		text += fmt.Sprintf(", expiry %d of %d ms", op.TTL, op.ExpiryMillis)
+	}
+	return text
+}

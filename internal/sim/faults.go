@@ -1,0 +1,234 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// The kinds of faults, by how often they happen: profile.weights.
+const (
+	faultKill = iota
+	faultPower
+	faultPause
+	faultIsolate
+	faultCut
+	faultSlow
+	faultClock
+	faultRate
+	faultHandOver
+	faultMove
+	faultEligible
+	faultHold
+	faults
+)
+
+// begin makes the cluster and all that will happen to it of itself.
+func (w *world) begin() {
+	for range w.profile.nodes {
+		w.newNode()
+	}
+	w.net = newNetwork()
+	for i, c := range w.profile.consistency {
+		w.newGroup(uint64(i)+2, c)
+	}
+	w.history.begin(w)
+	for _, n := range w.nodes {
+		n.run()
+	}
+	for i := range w.profile.clients {
+		w.newClient(i)
+	}
+	w.faultsEnd = runFor
+	w.after(w.between(0, time.Second), w.fault)
+}
+
+// fault lets something go wrong, and something else a while later.
+func (w *world) fault() {
+	if w.healed {
+		return
+	}
+	sum := 0
+	for _, weight := range w.profile.weights {
+		sum += weight
+	}
+	if sum == 0 {
+		return
+	}
+	at, kind := w.rng.IntN(sum), 0
+	for ; at >= w.profile.weights[kind]; kind++ {
+		at -= w.profile.weights[kind]
+	}
+	w.inject(kind, w.nodes[w.rng.IntN(len(w.nodes))])
+	w.after(w.between(0, 2*w.profile.faultEvery), w.fault)
+}
+
+// target is a node that is up, and most often one that owns something: what
+// happens to others is seldom of interest.
+func (w *world) target(n *node) *node {
+	g := w.shards[w.rng.IntN(len(w.shards))]
+	if g.owner != nil && g.owner.shard != nil && !w.one(3) {
+		return g.owner.node
+	}
+	return n
+}
+
+func (w *world) inject(kind int, n *node) {
+	n = w.target(n)
+	mend := w.between(20*time.Millisecond, 1500*time.Millisecond)
+	if !n.up {
+		return
+	}
+	switch kind {
+	case faultKill, faultPower:
+		w.crash(n, kind == faultPower, mend)
+	case faultPause:
+		n.pause()
+		w.note("node %d is paused until %d", n.id, uint64(n.pausedUntil))
+	case faultIsolate:
+		w.isolate(n, mend)
+	case faultCut:
+		w.cut(n, w.nodes[w.rng.IntN(len(w.nodes))], mend)
+	case faultSlow:
+		n.disk.slow = 1 + w.rng.Int64N(100)
+		w.note("node %d: the disk is %d times as slow", n.id, uint64(n.disk.slow))
+		w.after(mend, func() { n.disk.slow = 1 })
+	case faultClock:
+		step := w.rng.Int64N(3000) - 1500
+		n.skew += step
+		w.note("node %d: the clock steps by %d ms", n.id, uint64(step))
+	case faultRate:
+		n.setRate()
+		w.note("node %d: the clock runs at %d thousandths", n.id, uint64(n.rate))
+	default:
+		n.when(func() { w.disturb(kind, n) })
+	}
+	w.count([...]string{"kills", "power cuts", "pauses of processes", "isolations", "cuts", "slow disks", "clock steps", "clock rates",
+		"hand-overs", "moves wanted", "eligibility", "holds"}[kind])
+}
+
+func (w *world) crash(n *node, power bool, mend time.Duration) {
+	lost := uint64(0)
+	if power {
+		lost = 1
+	}
+	w.note("node %d crashes, power cut %d", n.id, lost)
+	n.crash(power)
+	life := n.life
+	w.after(mend, func() {
+		if n.life == life && !n.up {
+			w.note("node %d starts", n.id)
+			n.start()
+		}
+	})
+}
+
+// isolate cuts a node off, in both directions or in one.
+func (w *world) isolate(n *node, mend time.Duration) {
+	which := w.rng.IntN(3)
+	w.note("node %d is cut off, direction %d", n.id, uint64(which))
+	for _, other := range w.nodes {
+		if which != 0 {
+			w.cutOff(n, other, mend)
+		}
+		if which != 1 {
+			w.cutOff(other, n, mend)
+		}
+	}
+}
+
+func (w *world) cut(from, to *node, mend time.Duration) {
+	w.note("what node %d sends to node %d is lost", from.id, to.id)
+	w.cutOff(from, to, mend)
+	if w.one(2) {
+		w.cutOff(to, from, mend)
+	}
+}
+
+func (w *world) cutOff(from, to *node, mend time.Duration) {
+	if from == to {
+		return
+	}
+	pair := [2]uint64{from.id, to.id}
+	w.net.cut[pair] = true
+	w.after(mend, func() { delete(w.net.cut, pair) })
+}
+
+// disturb lets a node do something that a broker may do at any time.
+func (w *world) disturb(kind int, n *node) {
+	for _, r := range slices.Clone(n.replicas) {
+		if r.stalled {
+			continue
+		}
+		switch kind {
+		case faultHandOver:
+			if to := r.another(); r.shard.Leader() && to != 0 {
+				w.note("shard %d: replica %d hands over to %d", r.group.id, r.raftID, to)
+				r.shard.HandOver(to)
+			}
+		case faultMove:
+			r.group.move()
+		case faultEligible:
+			eligible, campaigns := w.one(2), w.one(2)
+			w.note("shard %d: replica %d may own, or campaign, or not", r.group.id, r.raftID)
+			r.shard.SetEligible(eligible)
+			r.shard.SetCampaigns(campaigns)
+			n.after(w.between(0, time.Second), func() { r.mend() })
+		case faultHold:
+			r.shard.Hold(w.one(2), w.one(2))
+			w.note("shard %d: replica %d holds writes, or replay, or nothing", r.group.id, r.raftID)
+			n.after(w.between(0, 500*time.Millisecond), func() { r.mend() })
+		}
+		r.advance()
+	}
+}
+
+// another is another voter, or 0.
+func (r *replica) another() uint64 {
+	var others []uint64
+	for _, id := range r.shard.Status().Conf.GetVoters() {
+		if id != r.raftID {
+			others = append(others, id)
+		}
+	}
+	if len(others) == 0 {
+		return 0
+	}
+	return others[r.node.w.rng.IntN(len(others))]
+}
+
+// mend takes back what disturb did.
+func (r *replica) mend() {
+	if r.shard == nil {
+		return
+	}
+	r.shard.SetEligible(true)
+	r.shard.SetCampaigns(true)
+	r.shard.Hold(false, false)
+	r.advance()
+}
+
+// heal mends everything, and waits until every shard answers and nobody waits
+// any more.
+func (w *world) heal() {
+	w.note("everything is mended")
+	w.healed = true
+	clear(w.net.cut)
+	for _, n := range w.nodes {
+		n.disk.slow = 1
+		if !n.up {
+			n.start()
+		}
+		n.when(func() {
+			for _, r := range slices.Clone(n.replicas) {
+				r.mend()
+			}
+		})
+	}
+	deadline := w.now + healWithin
+	for !w.atRest() {
+		if w.now >= deadline {
+			w.fail("%v after everything was mended: %s", healWithin, w.unrest())
+		}
+		w.runUntil(w.now + 50*time.Millisecond)
+	}
+}

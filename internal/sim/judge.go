@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/felix-go/felix"
+)
+
+// judgeWithin bounds how long a history is looked at, in real time. What takes
+// longer is counted, and proves nothing.
+const judgeWithin = 5 * time.Second
+
+// atRest says whether every shard has an owner and the replicas that it shall
+// have, all of them with all of its log, and nobody waits.
+func (w *world) atRest() bool { return w.unrest() == "" }
+
+// unrest says what is not at rest.
+func (w *world) unrest() string {
+	for _, c := range w.clients {
+		if c.asked != nil {
+			return fmt.Sprintf("client %d waits for call %d", c.id, c.asked.number)
+		}
+	}
+	for _, g := range w.shards {
+		r := g.owns()
+		if r == nil {
+			return fmt.Sprintf("shard %d has no owner", g.id)
+		}
+		for _, p := range g.place.Replicas {
+			if p.Want != p.Have {
+				return fmt.Sprintf("shard %d: replica %d on node %d is %q and shall be %q", g.id, p.Raft, p.Node, p.Have, p.Want)
+			}
+			if at := g.home(p.Raft).replica(g).shard.Status().Applied; at != r.shard.Status().LastIndex {
+				return fmt.Sprintf("shard %d: replica %d has applied %d of %d", g.id, p.Raft, at, r.shard.Status().LastIndex)
+			}
+		}
+	}
+	return ""
+}
+
+// owns is the owner of the newest term, or nil.
+func (g *group) owns() (owner *replica) {
+	term := uint64(0)
+	for _, n := range g.w.nodes {
+		if r := n.replica(g); r != nil && r.shard != nil {
+			if s := r.shard.Status(); s.Owns && s.Term > term {
+				owner, term = r, s.Term
+			}
+		}
+	}
+	return owner
+}
+
+// judge reads everything, and compares all that is known.
+func (w *world) judge() {
+	for _, k := range w.history.sorted() {
+		w.readLast(k)
+	}
+	w.runUntil(w.now + 2*w.profile.checkpoint + time.Second) // the last checkpoints
+	for _, g := range w.shards {
+		w.sameEverywhere(g)
+	}
+	for _, k := range w.history.sorted() {
+		k.judge()
+	}
+	for _, n := range w.nodes {
+		n.crash(false) // nothing holds memory
+	}
+}
+
+// readLast asks the owner for a key.
+func (w *world) readLast(k *keyHistory) {
+	c := &client{w: w, id: 100}
+	c.ask(k.g, []felix.Op{{Kind: felix.Get, Key: []byte(k.key), View: k.view}})
+	asked := c.asked
+	for !asked.over {
+		w.runUntil(w.now + time.Millisecond)
+	}
+	if reply := asked.replies[0]; reply.Err != nil {
+		w.fail("%s cannot be read at the end: %v", k.key, reply.Err)
+	} else if k.sums {
+		k.judgeSum(reply.Int)
+	}
+}
+
+// judgeSum compares the last sum with what was acknowledged.
+func (k *keyHistory) judgeSum(sum int64) {
+	w := k.g.w
+	if more := sum &^ (k.must | k.may); more != 0 {
+		w.complain("%s is %#x: %#x was not asked for, or was said not to be applied", k.key, sum, more)
+	}
+	lost := k.must &^ sum
+	if k.g.consistency == felix.Quorum {
+		if lost != 0 {
+			w.complain("%s is %#x: %#x was acknowledged", k.key, sum, lost)
+		}
+		return
+	}
+	first := map[uint64]time.Duration{}
+	for _, a := range k.acks {
+		if a.bit&lost == 0 {
+			continue
+		}
+		w.count("lost of leader caches")
+		if at, ok := first[a.term]; !ok {
+			first[a.term] = a.at
+		} else if a.at-at > maxTail(w) {
+			w.complain("%s is %#x: of the adds of term %d some were lost that were acknowledged %v apart", k.key, sum, a.term, a.at-at)
+		}
+	}
+}
+
+// maxTail is how far apart the answers that a leader cache loses can be: the
+// tail, on the slowest clock, and what an answer may take longer than another.
+func maxTail(w *world) time.Duration {
+	return felix.LeaderTail*1000/(1000-maxDrift) + 2*(w.profile.delay+w.profile.lateBy)*(maxHops+1)
+}
+
+// judge looks for an order of what clients were told that explains it all.
+func (k *keyHistory) judge() {
+	w := k.g.w
+	if k.g.consistency != felix.Quorum {
+		return
+	}
+	k.judgeVersions()
+	model := registers()
+	switch porcupine.CheckOperationsTimeout(model, k.relevant(), judgeWithin) {
+	case porcupine.Ok:
+		w.count("histories in order")
+	case porcupine.Unknown:
+		w.count("histories too long to order")
+	default:
+		var text strings.Builder
+		for _, o := range k.ops {
+			fmt.Fprintf(&text, "\n  %d to %d: %s", o.Call, o.Return, model.DescribeOperation(o.Input, o.Output))
+		}
+		w.complain("%s: no order explains this:%s", k.key, text.String())
+	}
+}
+
+// judgeVersions checks that of two sums that with the higher version has all
+// that is in the other.
+func (k *keyHistory) judgeVersions() {
+	if !k.sums {
+		return
+	}
+	var versions []uint64
+	for v := range k.versions {
+		versions = append(versions, v)
+	}
+	slices.Sort(versions)
+	before := int64(0)
+	for _, v := range versions {
+		if k.versions[v]&before != before {
+			k.g.w.complain("%s: version %x has %#x, an earlier one %#x", k.key, v, k.versions[v], before)
+		}
+		before = k.versions[v]
+	}
+}
+
+// relevant is the history without the adds of unknown outcome that nobody ever
+// saw: those that were applied at all, were applied after everything else.
+func (k *keyHistory) relevant() (ops []porcupine.Operation) {
+	if !k.sums {
+		return k.ops
+	}
+	told := int64(0)
+	for _, o := range k.ops {
+		if o.Input.(input).known {
+			told |= o.Output.(output).data
+		}
+	}
+	for _, o := range k.ops {
+		if in := o.Input.(input); in.known || in.data&told != 0 {
+			ops = append(ops, o)
+		}
+	}
+	return ops
+}
+
+// sameEverywhere checks that all replicas have come to the same state.
+func (w *world) sameEverywhere(g *group) {
+	owner := g.owns()
+	if owner == nil {
+		w.fail("shard %d has lost its owner while nothing went wrong", g.id)
+	}
+	last := owner.shard.Table().Applied().Index
+	for _, p := range g.place.Replicas {
+		r := g.home(p.Raft).replica(g)
+		if at := r.shard.Table().Applied().Index; at != last {
+			w.complain("shard %d: replica %d has applied %d, the owner %d", g.id, p.Raft, at, last)
+		}
+		if r.db.applied.Index != r.shard.Table().Applied().Index {
+			w.complain("shard %d: replica %d has not written its last checkpoint: %d of %d", g.id, p.Raft, r.db.applied.Index, last)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/shard"
+)
+
+// profile is what kind of a run it is. Runs differ much: one in which everything
+// goes wrong all the time finds other mistakes than one with two faults.
+type profile struct {
+	nodes       int
+	consistency []felix.Consistency // of each shard
+	reads       shard.ReadMode
+	table       int64 // bytes of a broker's tables
+	entry       int   // shard.Config.MaxEntryBytes
+	inflight    int64 // MaxInflightBytes
+	apply       int   // MaxApplyBytes
+
+	drop, duplicate int           // of a thousand messages
+	late            int           // of a thousand messages, by up to lateBy
+	delay           time.Duration // of a message, at most, usually
+	lateBy          time.Duration
+	sync            time.Duration // of a disk, usually
+	checkpoint      time.Duration // between two checkpoints of a shard
+	truncate        bool          // the log, as far as it may be, whoever needs it
+	lost            int           // of a thousand answers
+	clients         int
+	think           time.Duration
+	faultEvery      time.Duration // 0 is never
+	weights         [faults]int
+}
+
+func drawProfile(rng *rand.Rand) profile {
+	p := profile{nodes: 3 + rng.IntN(3), table: 1 << 30, entry: 64 << 10, inflight: 1 << 20, apply: 1 << 20,
+		delay: 2 * time.Millisecond, lateBy: 100 * time.Millisecond, sync: time.Millisecond,
+		checkpoint: time.Duration(100+rng.IntN(1000)) * time.Millisecond, truncate: rng.IntN(2) == 0,
+		clients: 3 + rng.IntN(4), think: time.Duration(5+rng.IntN(40)) * time.Millisecond,
+		faultEvery: time.Duration(50+rng.IntN(600)) * time.Millisecond}
+	for range 1 + rng.IntN(2) {
+		c := felix.Quorum
+		if rng.IntN(4) == 0 {
+			c = felix.Leader
+		}
+		p.consistency = append(p.consistency, c)
+	}
+	if rng.IntN(2) == 0 {
+		p.reads = shard.Leases
+	}
+	switch rng.IntN(3) {
+	case 0:
+		p.table = 0
+	case 1:
+		p.table = 1000
+	}
+	if rng.IntN(2) == 0 {
+		p.entry, p.inflight = 100, 200
+	}
+	if rng.IntN(2) == 0 {
+		p.apply = 1
+	}
+	if rng.IntN(2) == 0 {
+		p.drop, p.duplicate, p.late, p.lost = rng.IntN(40), rng.IntN(40), rng.IntN(40), rng.IntN(60)
+	}
+	if rng.IntN(4) == 0 {
+		p.sync = 20 * time.Millisecond
+	}
+	for i := range p.weights {
+		if rng.IntN(3) > 0 { // a third of all kinds of faults does not happen
+			p.weights[i] = 1 + rng.IntN(3)
+		}
+	}
+	return p
+}
+
+const (
+	tickEvery      = 50 * time.Millisecond // as internal/broker's
+	electionTicks  = 10
+	heartbeatTicks = 2
+	// leaseFor is as internal/broker's: what is left of the shortest election
+	// timeout on a clock that is 10 % off.
+	leaseFor = (electionTicks - 2) * tickEvery / 10 * 9
+	// maxDrift is how far off a clock's rate is at most, in thousandths.
+	maxDrift  = 50
+	wallStart = 1_800_000_000_000
+	runFor    = 4 * time.Second
+	// healWithin is how soon a cluster must answer that has nothing against it
+	// any more.
+	healWithin = 10 * time.Second
+)
