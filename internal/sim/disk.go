@@ -145,6 +145,7 @@ func (r *replica) install(a shard.Append) {
 		n.after(n.disk.syncTime(), here(func() {
 			r.begin(s)
 			r.installing = false
+			r.taken--
 			n.w.must(r.shard.Installed(s.applied))
 			r.respond(&a)
 			n.disk.kick()

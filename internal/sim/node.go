@@ -149,6 +149,7 @@ func (r *replica) take() {
 	for _, a := range o.Appends {
 		if a.Snapshot != nil {
 			r.abandonCapture()
+			r.taken++
 		}
 		n.disk.queue = append(n.disk.queue, write{r, a})
 	}
@@ -223,7 +224,7 @@ func (n *node) crash(power bool) {
 		if r.shard != nil {
 			r.shard.Table().Release()
 		}
-		r.shard, r.capture, r.installing, r.stalled, r.again = nil, nil, false, false, false
+		r.shard, r.capture, r.taken, r.installing, r.stalled, r.again = nil, nil, 0, false, false, false
 		clear(r.staged)
 	}
 	n.out = shard.Output{}

@@ -42,6 +42,7 @@ type replica struct {
 
 	staged     map[uint64]*state // snapshots that have come, by index
 	capture    *store.Capture    // a checkpoint under way
+	taken      int               // snapshots that Raft has taken and that are not installed
 	installing bool              // a snapshot: later appends wait
 	stalled    bool              // the process is paused between Advance and Confirm
 	again      bool              // advance will be called soon
@@ -139,7 +140,7 @@ func (r *replica) drop() {
 // checkpoint begins checkpoints of the node's shards, again and again.
 func (n *node) checkpoint() {
 	for _, r := range n.replicas {
-		if r.capture == nil && !r.installing && r.shard.Table().Applied().Index > r.db.applied.Index {
+		if r.capture == nil && r.taken == 0 && r.shard.Table().Applied().Index > r.db.applied.Index {
 			r.capture = r.shard.Table().BeginCheckpoint()
 			r.gather(r.capture)
 		}

@@ -42,7 +42,7 @@ func report(t *testing.T, r *Result) {
 	}
 	last := again.Trace[max(0, len(again.Trace)-60):]
 	t.Errorf("seed %d: %s\n\nThe last of what happened:\n%s\nAll of it is in %s. To run it again: make sim SEED=%d SEEDS=1",
-		r.Seed, strings.Join(r.Failures, "\n"), strings.Join(last, "\n"), file, r.Seed)
+		r.Seed, strings.Join(again.Failures, "\n"), strings.Join(last, "\n"), file, r.Seed)
 }
 
 // TestRunsCanBeHadAgain is what a seed is worth: what happens is the same, to the
