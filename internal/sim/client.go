@@ -26,8 +26,10 @@ type call struct {
 	ops     []felix.Op
 	replies []felix.Reply
 	began   int64
-	told    int64 // the newest shard time that anybody was told when it began
-	over    bool  // the client waits no longer
+	at      time.Duration // when that was
+	told    int64         // the newest shard time that anybody was told when it began
+	owned   bool          // somebody had owned the shard when it began
+	over    bool          // the client waits no longer
 }
 
 const (
@@ -35,8 +37,6 @@ const (
 	callTimeout = 1200 * time.Millisecond
 	// callPatience is when the client stops waiting for an answer.
 	callPatience = 1500 * time.Millisecond
-	// maxHops is how often a request may be handed on.
-	maxHops = 3
 )
 
 func (w *world) newClient(id int) {
@@ -56,7 +56,7 @@ func (c *client) next() {
 
 func (c *client) ask(g *group, ops []felix.Op) {
 	w := c.w
-	k := &call{c: c, g: g, number: uint64(w.stamp()), ops: ops, replies: make([]felix.Reply, len(ops)), told: w.history.told[g]}
+	k := &call{c: c, g: g, number: uint64(w.stamp()), ops: ops, replies: make([]felix.Reply, len(ops)), at: w.now, told: w.history.told[g], owned: g.owner != nil}
 	k.began = w.stamp()
 	c.asked = k
 	to := w.nodes[w.rng.IntN(len(w.nodes))]
@@ -102,6 +102,9 @@ func (k *call) end() {
 	w := k.c.w
 	for i := range k.ops {
 		w.history.answered(k, i)
+		if err := k.replies[i].Err; err != nil && k.owned && w.profile.gentle {
+			w.fail("call %d is answered %v, though ownership was but handed over", k.number, err)
+		}
 	}
 	k.c.asked = nil
 	w.after(w.between(0, 2*w.profile.think), k.c.next)
@@ -112,7 +115,7 @@ type hop struct {
 	call  *call
 	node  *node
 	from  *hop // who handed it on; nil is the client
-	depth int
+	tries int  // to hand it on
 }
 
 // arrive hands the call to the shard's replica here.
@@ -147,23 +150,42 @@ func (h *hop) returned(*shard.Request) {
 	h.elsewhere(to)
 }
 
-// elsewhere hands the call on to the node of a replica, or of any.
+// elsewhere hands the call on to the node of a replica, or of any. One that was
+// handed on goes back to who did, as nothing of it was evaluated.
 func (h *hop) elsewhere(raftID uint64) {
 	w, g := h.node.w, h.call.g
-	if h.depth == maxHops {
+	if h.from != nil {
+		w.after(w.delay(), func() {
+			if w.reaches(h.node, h.from.node) {
+				h.from.node.when(func() { h.from.elsewhere(raftID) })
+			}
+		})
+		return
+	}
+	if w.now > h.call.at+callTimeout {
 		h.answer([]felix.Reply{{Err: &felix.Error{Code: felix.Unavailable, Message: "nobody owns the shard"}}})
 		return
 	}
 	if raftID == 0 {
 		raftID = g.place.Replicas[w.rng.IntN(len(g.place.Replicas))].Raft
 	}
-	next := &hop{call: h.call, node: g.home(raftID), from: h, depth: h.depth + 1}
+	wait := min(time.Duration(h.tries)*5*time.Millisecond, 50*time.Millisecond)
+	h.tries++
+	h.node.after(wait, func() { h.handOn(g.home(raftID)) })
+}
+
+// handOn sends the call to another node, or submits it here after all. One that
+// cannot be sent certainly has not come.
+func (h *hop) handOn(to *node) {
+	w := h.node.w
 	w.count("forwarded")
-	w.after(w.delay()+time.Duration(h.depth)*50*time.Millisecond, func() {
+	w.after(w.delay(), func() {
 		switch {
-		case h.node.up && w.reaches(h.node, next.node):
-			next.arrive()
-		case h.node.up: // it certainly has not come
+		case to == h.node:
+			h.arrive()
+		case w.reaches(h.node, to):
+			(&hop{call: h.call, node: to, from: h}).arrive()
+		default:
 			h.node.when(func() { h.elsewhere(0) })
 		}
 	})

@@ -118,7 +118,7 @@ func (k *keyHistory) judgeSum(sum int64) {
 // maxTail is how far apart the answers that a leader cache loses can be: the
 // tail, on the slowest clock, and what an answer may take longer than another.
 func maxTail(w *world) time.Duration {
-	return felix.LeaderTail*1000/(1000-maxDrift) + 2*(w.profile.delay+w.profile.lateBy)*(maxHops+1)
+	return felix.LeaderTail*1000/(1000-maxDrift) + 2*(w.profile.delay+w.profile.lateBy)*2
 }
 
 // judge looks for an order of what clients were told that explains it all.

@@ -31,6 +31,9 @@ type profile struct {
 	think           time.Duration
 	faultEvery      time.Duration // 0 is never
 	weights         [faults]int
+	// gentle says that nothing goes wrong but that ownership is handed over, and
+	// that no client may see it (rule 8).
+	gentle bool
 }
 
 func drawProfile(rng *rand.Rand) profile {
@@ -66,6 +69,11 @@ func drawProfile(rng *rand.Rand) profile {
 	}
 	if rng.IntN(4) == 0 {
 		p.sync = 20 * time.Millisecond
+	}
+	if p.gentle = rng.IntN(10) == 0; p.gentle {
+		p.drop, p.duplicate, p.late, p.lost, p.sync = 0, 0, 0, 0, time.Millisecond
+		p.faultEvery, p.weights[faultHandOver] = 100*time.Millisecond, 1
+		return p
 	}
 	for i := range p.weights {
 		if rng.IntN(3) > 0 { // a third of all kinds of faults does not happen

@@ -1,0 +1,190 @@
+package sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mutation is a mistake that is planted into the sources, to see that it is
+// found. The sources that are shipped know nothing of it: the compiler is given
+// others in their place (go build -overlay), in which planted(name) says whether
+// this one is to be made.
+type mutation struct {
+	name   string
+	broken string // the rule of design.md section 3, or the promise
+	within int    // seeds, from 1 on
+	file   string // below internal
+	old    string // occurs once
+	new    string
+}
+
+// mutations are one or more for each rule and each promise that the simulation
+// stands for. How many seeds they need was measured; within leaves some room.
+var mutations = []mutation{
+	{"early-owner", "rule 1: nothing is evaluated before the own first entry is applied", 200, "shard/shard.go",
+		`return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn`,
+		`return s.leader && s.firstOwn != 0 && (planted("early-owner") && s.nextVersion != 0 || s.table.Applied().Index >= s.firstOwn)`},
+	{"evaluated-twice", "rule 1: what was evaluated is not proposed again", 200, "shard/ready.go",
+		"	for _, r := range s.waiting {\n		s.fail(r, errLostOwner, out)\n	}\n",
+		"	for _, r := range s.waiting {\n		if planted(\"evaluated-twice\") && r.Kind == Ops {\n			r.reset()\n			s.queue = append(s.queue, r)\n			continue\n		}\n		s.fail(r, errLostOwner, out)\n	}\n"},
+	{"budget-after", "rule 2: what Raft refuses was never evaluated", 200, "shard/evaluate.go",
+		"		s.refused(out)\n		return false\n",
+		"		if planted(\"budget-after\") {\n			return false\n		}\n		s.refused(out)\n		return false\n"},
+	{"budget-after", "", 0, "shard/shard.go",
+		"		MaxUncommittedEntriesSize: math.MaxUint64,",
+		"		MaxUncommittedEntriesSize: map[bool]uint64{false: math.MaxUint64, true: 100}[planted(\"budget-after\")],"},
+	{"early-answer", "rule 3: a reply waits for the commit", 200, "shard/request.go",
+		`(r.dep <= s.commit || early && r.Kind == Ops)`,
+		`(r.dep <= s.commit || (early || planted("early-answer")) && r.Kind == Ops)`},
+	{"deposed-answer", "rule 3: only the leader of the term releases a reply", 200, "shard/ready.go",
+		"	clear(s.waiting)\n	s.waiting = s.waiting[:0]\n	for _, r := range s.takeStarted()",
+		"	if planted(\"deposed-answer\") {\n		out.Done = out.Done[:len(out.Done)-len(s.waiting)]\n	} else {\n		clear(s.waiting)\n		s.waiting = s.waiting[:0]\n	}\n	for _, r := range s.takeStarted()"},
+	{"unsynced-vote", "durable: what a replica says waits for its disk", 200, "shard/ready.go",
+		"		case raft.LocalAppendThread:\n",
+		"		case raft.LocalAppendThread:\n			if planted(\"unsynced-vote\") && raft.IsEmptySnap(m.GetSnapshot()) {\n				m.Responses = slices.DeleteFunc(m.Responses, func(r *raftpb.Message) bool {\n					if r.GetTo() == s.cfg.RaftID {\n						return false\n					}\n					out.Messages = append(out.Messages, r)\n					return true\n				})\n			}\n"},
+	{"old-fence", "rule 4: a fence begins after the read came", 200, "shard/lease.go",
+		"	r.fence = s.fenceSeq + 1\n	s.fenceWanted = true\n}\n\n// renew says",
+		"	r.fence = s.fenceSeq + 1\n	if planted(\"old-fence\") {\n		r.fence = s.fenceSeq\n	}\n	s.fenceWanted = true\n}\n\n// renew says"},
+	{"uncommitted-read", "rule 4: all that a read saw is committed", 200, "shard/evaluate.go",
+		`			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)`,
+		`			if !planted("uncommitted-read") {
+				r.dep = max(r.dep, inflight)
+			}`},
+	{"long-lease", "rule 4: a lease is over before somebody else can be elected", 2000, "shard/lease.go",
+		`s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor)`,
+		`s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor*time.Duration(map[bool]int{false: 1, true: 8}[planted("long-lease")]))`},
+	{"lease-before", "rule 4: a lease is looked at after evaluating", 2000, "shard/lease.go",
+		`holds := now.Mono < s.lease.until`,
+		`holds := now.Mono < s.lease.until || planted("lease-before")`},
+	{"eager-vote", "leases: a replica that was just started does not vote", 2000, "shard/shard.go",
+		`silent: cfg.SilentTicks}`,
+		`silent: map[bool]int{false: cfg.SilentTicks}[planted("eager-vote")]}`},
+	{"unfenced-refusal", "rule 5: a refusal is a read", 200, "shard/evaluate.go",
+		`			read = true`,
+		`			read = !planted("unfenced-refusal") || op.Kind == felix.Get`},
+	{"kept-flight", "rule 6: what is in flight is kept apart, and forgotten", 200, "store/table.go",
+		"	if e.flight == 0 {\n		return // staged again",
+		"	if planted(\"kept-flight\") {\n		var c record.Cell\n		t.Newest(ref, &c)\n		e.sum, e.version = c.Sum, c.CounterVer\n	}\n	if e.flight == 0 {\n		return // staged again"},
+	{"same-versions", "rule 7: versions are never used twice", 500, "record/cell.go",
+		`	return max(term, (highest+longestTail)>>40+1) << 40`,
+		`	if planted("same-versions") {
+		return highest + 1
+	}
+	return max(term, (highest+longestTail)>>40+1) << 40`},
+	{"rude-handover", "rule 8: what was begun is finished before ownership is handed over", 200, "shard/handover.go",
+		`!h.asked && h.ticks > 0 && s.underWay()`,
+		`!h.asked && h.ticks > 0 && s.underWay() && !planted("rude-handover")`},
+	{"deaf-handover", "rule 8: nothing is begun while ownership is handed over", 200, "shard/hold.go",
+		`case !s.eligible || s.handover.to != 0:`,
+		`case !s.eligible || s.handover.to != 0 && !planted("deaf-handover"):`},
+	{"clock-back", "time never goes back", 200, "shard/clock.go",
+		`	if c.last < ceiling {`,
+		`	if c.last < ceiling && !planted("clock-back") {`},
+	{"long-tail", "leader caches: what can be lost is a bounded tail", 1000, "shard/request.go",
+		`			return s.now.Mono-p.born <= felix.LeaderTail`,
+		`			return planted("long-tail") || s.now.Mono-p.born <= felix.LeaderTail`},
+	{"expired-seen", "what has expired is gone at once", 100, "engine/engine.go",
+		`(c.CounterExpiry == 0 || c.CounterExpiry > e.time())`,
+		`(c.CounterExpiry == 0 || planted("expired-seen") || c.CounterExpiry > e.time())`},
+	{"none-is-zero", "a counter that was never written is none, not 0", 100, "engine/engine.go",
+		"	r, c := e.r, e.cell\n	switch seen {",
+		"	r, c := e.r, e.cell\n	if planted(\"none-is-zero\") && seen == 0 && e.op.View == felix.ViewCounter {\n		r.Found = felix.CounterRecord\n	}\n	switch seen {"},
+	{"wrong-version", "compare-and-set compares", 100, "engine/ops.go",
+		"	met := e.conditionMet(seen)\n	if !met || e.op.ReturnOld {\n		e.show(seen)\n	}\n	if !met {\n		return false\n	}\n	if e.op.TTL == felix.TTLKeep {",
+		"	met := e.conditionMet(seen) || planted(\"wrong-version\") && seen != 0\n	if !met || e.op.ReturnOld {\n		e.show(seen)\n	}\n	if !met {\n		return false\n	}\n	if e.op.TTL == felix.TTLKeep {"},
+	{"unknown-refused", "an outcome is unknown, or nothing was applied", 200, "shard/request.go",
+		`case reply.Applied && r.Batch.Ops[p].Mutates():`,
+		`case reply.Applied && r.Batch.Ops[p].Mutates() && !planted("unknown-refused"):`},
+	{"forgotten-record", "replicas are equal", 200, "store/table_apply.go",
+		`		e.sum, e.expiry, e.version = w.Sum, w.Expiry, version`,
+		`		e.sum, e.expiry, e.version = w.Sum, w.Expiry, version
+		if planted("forgotten-record") && e.flight == 0 {
+			e.expiry = 0
+		}`},
+	{"revived-replica", "a replica that was removed does not come back", 2000, "placement/conf.go",
+		`if r.Want != Gone && r.Have == None && !in(r.Raft) {`,
+		`if (r.Want != Gone || planted("revived-replica")) && r.Have == None && !in(r.Raft) {`},
+	{"old-orders", "a snapshot voids what was still to be applied", 2000, "shard/snapshot.go",
+		"	void := s.unapplied\n	s.unapplied = nil\n",
+		"	void := s.unapplied\n	if planted(\"old-orders\") {\n		return nil\n	}\n	s.unapplied = nil\n"},
+	{"voteless-leave", "an owner without a vote hands over before it leaves a joint configuration", 2000, "shard/conf.go",
+		`	if slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) {`,
+		`	if slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) || planted("voteless-leave") {`},
+}
+
+// overlay writes the sources with all mistakes in them, and the file that tells
+// the compiler.
+func overlay(t *testing.T, dir string) string {
+	t.Helper()
+	internal, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, replace := map[string]string{}, map[string]string{}
+	for _, m := range mutations {
+		path := filepath.Join(internal, m.file)
+		if sources[path] == "" {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[path] = string(text)
+		}
+		if n := strings.Count(sources[path], m.old); n != 1 {
+			t.Fatalf("%s is to be planted into %s, where its place is found %d times: it has to follow the source", m.name, m.file, n)
+		}
+		sources[path] = strings.Replace(sources[path], m.old, m.new, 1)
+		pkg := filepath.Dir(path)
+		sources[filepath.Join(pkg, "planted.go")] = fmt.Sprintf("package %s\n\nimport \"os\"\n\nvar plantedName = os.Getenv(\"FELIX_PLANTED\")\n\n"+
+			"func planted(name string) bool { return plantedName == name }\n", filepath.Base(pkg))
+	}
+	for path, text := range sources {
+		file := filepath.Join(dir, filepath.Base(filepath.Dir(path))+"_"+filepath.Base(path))
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		replace[path] = file
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestPlantedMistakesAreFound proves the proof: a check that does not see its
+// mistake is worth nothing.
+func TestPlantedMistakesAreFound(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "sim.test")
+	if out, err := exec.Command("go", "test", "-c", "-overlay", overlay(t, dir), "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	found := regexp.MustCompile(`seed (\d+): (.*)`)
+	for _, m := range mutations {
+		if m.broken == "" {
+			continue // a part of the one before
+		}
+		t.Run(m.name, func(t *testing.T) {
+			cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-sim.seeds="+strconv.Itoa(m.within))
+			cmd.Env = append(os.Environ(), "FELIX_PLANTED="+m.name, "TMPDIR="+t.TempDir())
+			out, err := cmd.CombinedOutput()
+			seed := found.FindSubmatch(out)
+			if err == nil || seed == nil {
+				t.Fatalf("%s: %d seeds find nothing wrong with %s (%v)\n%s", m.broken, m.within, m.name, err, out)
+			}
+			t.Logf("seed %s: %s", seed[1], seed[2])
+		})
+	}
+}
