@@ -27,6 +27,7 @@ type call struct {
 	replies []felix.Reply
 	began   int64
 	at      time.Duration // when that was
+	decided time.Duration // when the owner answered
 	told    int64         // the newest shard time that anybody was told when it began
 	owned   bool          // somebody had owned the shard when it began
 	over    bool          // the client waits no longer
@@ -192,7 +193,10 @@ func (h *hop) handOn(to *node) {
 }
 
 // done is told of the answers.
-func (h *hop) done(q *shard.Request) { h.answer(q.Batch.Replies) }
+func (h *hop) done(q *shard.Request) {
+	h.call.decided = h.node.w.now
+	h.answer(q.Batch.Replies)
+}
 
 // answer takes the answers back, the way that the call came, unless they are
 // lost. One may stand for all.

@@ -48,7 +48,7 @@ type keyHistory struct {
 	ops      []porcupine.Operation
 }
 
-// ack is an acknowledged add of a leader cache.
+// ack is an acknowledged add, with when the owner said so.
 type ack struct {
 	bit  int64
 	term uint64
@@ -190,7 +190,7 @@ func (h *history) learn(k *call, key *keyHistory, op *felix.Op, reply *felix.Rep
 	key.versions[reply.Version] = made
 	if key.sums {
 		key.must |= op.Int
-		key.acks = append(key.acks, ack{op.Int, reply.Version >> 40, h.w.now})
+		key.acks = append(key.acks, ack{op.Int, reply.Version >> 40, k.decided})
 	}
 }
 

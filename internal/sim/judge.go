@@ -21,6 +21,11 @@ func (w *world) atRest() bool { return w.unrest() == "" }
 
 // unrest says what is not at rest.
 func (w *world) unrest() string {
+	for _, n := range w.nodes {
+		if n.pausedUntil > w.now {
+			return fmt.Sprintf("node %d is paused", n.id)
+		}
+	}
 	for _, c := range w.clients {
 		if c.asked != nil {
 			return fmt.Sprintf("client %d waits for call %d", c.id, c.asked.number)
@@ -109,17 +114,15 @@ func (k *keyHistory) judgeSum(sum int64) {
 		w.count("lost of leader caches")
 		if at, ok := first[a.term]; !ok {
 			first[a.term] = a.at
-		} else if a.at-at > maxTail(w) {
+		} else if a.at-at > maxTail {
 			w.complain("%s is %#x: of the adds of term %d some were lost that were acknowledged %v apart", k.key, sum, a.term, a.at-at)
 		}
 	}
 }
 
-// maxTail is how far apart the answers that a leader cache loses can be: the
-// tail, on the slowest clock, and what an answer may take longer than another.
-func maxTail(w *world) time.Duration {
-	return felix.LeaderTail*1000/(1000-maxDrift) + 2*(w.profile.delay+w.profile.lateBy)*2
-}
+// maxTail is how far apart the answers are at most that a leader cache loses, on
+// the slowest clock.
+const maxTail = felix.LeaderTail * 1000 / (1000 - maxDrift)
 
 // judge looks for an order of what clients were told that explains it all.
 func (k *keyHistory) judge() {
