@@ -52,8 +52,11 @@ func (c *client) next() {
 		return
 	}
 	g := c.w.shards[c.w.rng.IntN(len(c.w.shards))]
-	c.ask(g, c.w.history.wish(g))
+	c.ask(g, c.w.history.wish(g, c.reads()))
 }
+
+// reads says whether the client asks for what changes nothing, most often.
+func (c *client) reads() bool { return c.id%2 == 1 }
 
 func (c *client) ask(g *group, ops []felix.Op) {
 	w := c.w
@@ -61,7 +64,10 @@ func (c *client) ask(g *group, ops []felix.Op) {
 	k.began = w.stamp()
 	c.asked = k
 	to := w.nodes[w.rng.IntN(len(w.nodes))]
-	if g.owner != nil && !w.one(4) {
+	switch n := w.rng.IntN(8); {
+	case n < 4 && g.former != nil && c.reads(): // which may not know yet
+		to = g.former.node
+	case n < 7 && g.owner != nil:
 		to = g.owner.node
 	}
 	w.note("client %d asks node %d, call %d, of shard %d", uint64(c.id), to.id, k.number, g.id)
@@ -76,7 +82,11 @@ func (c *client) ask(g *group, ops []felix.Op) {
 		h := &hop{call: k, node: to}
 		w.after(w.delay(), h.arrive)
 	}
-	w.after(callPatience, func() {
+	patience := callPatience
+	if !w.healed && !w.profile.gentle && w.one(2) { // so that not all wait for an owner that is gone
+		patience = w.between(50*time.Millisecond, 300*time.Millisecond)
+	}
+	w.after(patience, func() {
 		if !k.over {
 			for i := range k.replies {
 				k.replies[i] = felix.Reply{Err: &felix.Error{Code: felix.OutcomeUnknown, Message: "no answer"}}

@@ -3,6 +3,10 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/felix-go/felix/internal/shard"
 )
 
 // The kinds of faults, by how often they happen: profile.weights.
@@ -19,6 +23,9 @@ const (
 	faultMove
 	faultEligible
 	faultHold
+	faultBlackout
+	faultTrap
+	faultCoup
 	faults
 )
 
@@ -81,6 +88,16 @@ func (w *world) inject(kind int, n *node) {
 	switch kind {
 	case faultKill, faultPower:
 		w.crash(n, kind == faultPower, mend)
+	case faultBlackout:
+		for _, n := range w.nodes {
+			if n.up {
+				w.crash(n, true, w.between(0, 300*time.Millisecond))
+			}
+		}
+	case faultTrap:
+		w.trap(n)
+	case faultCoup:
+		w.coup()
 	case faultPause:
 		n.pause()
 		w.note("node %d is paused until %d", n.id, uint64(n.pausedUntil))
@@ -103,7 +120,7 @@ func (w *world) inject(kind int, n *node) {
 		n.when(func() { w.disturb(kind, n) })
 	}
 	w.count([...]string{"kills", "power cuts", "pauses of processes", "isolations", "cuts", "slow disks", "clock steps", "clock rates",
-		"hand-overs", "moves wanted", "eligibility", "holds"}[kind])
+		"hand-overs", "moves wanted", "eligibility", "holds", "blackouts", "traps", "coups"}[kind])
 }
 
 func (w *world) crash(n *node, power bool, mend time.Duration) {
@@ -122,9 +139,58 @@ func (w *world) crash(n *node, power bool, mend time.Duration) {
 	})
 }
 
+// trap parts an owner from another node, which tries to be elected, and restarts
+// a third one, which knows nothing of an owner any more.
+func (w *world) trap(owner *node) {
+	first := w.rng.IntN(len(w.nodes))
+	w.note("node %d is parted from node %d, and another one restarts", owner.id, w.nodes[first].id)
+	w.cutOff(owner, w.nodes[first], 2500*time.Millisecond)
+	w.cutOff(w.nodes[first], owner, 2500*time.Millisecond)
+	third := w.nodes[(first+1)%len(w.nodes)]
+	w.after(w.between(700*time.Millisecond, 2000*time.Millisecond), func() {
+		if third.up && third != owner && !w.healed {
+			w.crash(third, false, w.between(time.Millisecond, 50*time.Millisecond))
+		}
+	})
+}
+
+// coup lets a replica take over at once, as of a hand-over whose message was on
+// its way for long after it was given up, while the owner hears of nothing. It is
+// what leases are given up for before a hand-over, so there must be none.
+func (w *world) coup() {
+	g := w.shards[w.rng.IntN(len(w.shards))]
+	owner := g.owns()
+	if owner == nil || w.profile.reads == shard.Leases {
+		return
+	}
+	to := owner.another()
+	if to == 0 {
+		return
+	}
+	next := g.home(to).replica(g)
+	if next == nil || next.shard == nil || next.stalled || next.shard.Lead() != owner.raftID {
+		return
+	}
+	for _, other := range w.nodes {
+		w.cutOff(owner.node, other, time.Second)
+		w.cutOff(other, owner.node, time.Second)
+	}
+	w.note("shard %d: replica %d takes over from %d, who does not hear of it", g.id, next.raftID, owner.raftID)
+	next.node.when(func() {
+		if next.shard != nil {
+			next.shard.StepPeer(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(owner.raftID), To: new(next.raftID),
+				Term: new(next.shard.Status().Term)})
+			next.advance()
+		}
+	})
+}
+
 // isolate cuts a node off, in both directions or in one.
 func (w *world) isolate(n *node, mend time.Duration) {
 	which := w.rng.IntN(3)
+	if which == 2 {
+		mend += time.Second // long enough for somebody else to be elected
+	}
 	w.note("node %d is cut off, direction %d", n.id, uint64(which))
 	for _, other := range w.nodes {
 		if which != 0 {

@@ -27,6 +27,7 @@ type group struct {
 	place       placement.Shard
 	homes       []*node  // by Raft id - 1: where it is, or was
 	owner       *replica // who owned it last, as far as anybody saw
+	former      *replica // who did before
 	// states are the hashes of the shard's state by applied index, with whose it
 	// was first.
 	states map[uint64]seenState

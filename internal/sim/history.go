@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	keysOfAKind = 3
+	keysOfAKind = 6
 	// maxAdds is how often a counter of sums is added to: each add is another
 	// power of two, so that a sum tells which adds are in it.
 	maxAdds = 50
@@ -71,9 +71,18 @@ func (h *history) key(g *group, sums bool, view felix.View) *keyHistory {
 	return k
 }
 
-// wish is what a client wants next of a shard.
-func (h *history) wish(g *group) (ops []felix.Op) {
+// wish is what a client wants next of a shard. One that reads asks for what
+// changes nothing, most often: only that is answered by who owns nothing any more.
+func (h *history) wish(g *group, reads bool) (ops []felix.Op) {
 	rng := h.w.rng
+	if reads {
+		k := h.key(g, rng.IntN(2) == 0, felix.ViewCounter)
+		op := felix.Op{Kind: felix.Get, Key: []byte(k.key), View: k.view}
+		if k.asked++; !k.sums && rng.IntN(2) == 0 {
+			op.Kind, op.Int, op.If = felix.Set, rng.Int64N(1<<40), felix.IfAbsent
+		}
+		return append(ops, op)
+	}
 	for range 1 + rng.IntN(3) {
 		if rng.IntN(2) == 0 {
 			ops = append(ops, h.sumOp(h.key(g, true, felix.ViewCounter)))

@@ -192,7 +192,7 @@ func (r *replica) noteRole() {
 	}
 	r.node.w.note("shard %d: replica %d on node %d: term %d, leader %d, owns %d, applied %d", r.group.id, r.raftID, r.node.id, s.Term, s.Lead, owns, s.Applied)
 	if s.Owns && r.group.owner != r {
-		r.group.owner = r
+		r.group.former, r.group.owner = r.group.owner, r
 		r.node.w.count("owners")
 	}
 }

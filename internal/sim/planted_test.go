@@ -29,8 +29,8 @@ type mutation struct {
 // stands for. How many seeds they need was measured; within leaves some room.
 var mutations = []mutation{
 	{"early-owner", "rule 1: nothing is evaluated before the own first entry is applied", 200, "shard/shard.go",
-		`return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn`,
-		`return s.leader && s.firstOwn != 0 && (planted("early-owner") && s.nextVersion != 0 || s.table.Applied().Index >= s.firstOwn)`},
+		"	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn",
+		"	if planted(\"early-owner\") && s.leader && s.firstOwn != 0 {\n		s.startOwning()\n		return true\n	}\n	return s.leader && s.firstOwn != 0 && s.table.Applied().Index >= s.firstOwn"},
 	{"evaluated-twice", "rule 1: what was evaluated is not proposed again", 200, "shard/ready.go",
 		"	for _, r := range s.waiting {\n		s.fail(r, errLostOwner, out)\n	}\n",
 		"	for _, r := range s.waiting {\n		if planted(\"evaluated-twice\") && r.Kind == Ops {\n			r.reset()\n			s.queue = append(s.queue, r)\n			continue\n		}\n		s.fail(r, errLostOwner, out)\n	}\n"},
@@ -49,30 +49,21 @@ var mutations = []mutation{
 	{"unsynced-vote", "durable: what a replica says waits for its disk", 200, "shard/ready.go",
 		"		case raft.LocalAppendThread:\n",
 		"		case raft.LocalAppendThread:\n			if planted(\"unsynced-vote\") && raft.IsEmptySnap(m.GetSnapshot()) {\n				m.Responses = slices.DeleteFunc(m.Responses, func(r *raftpb.Message) bool {\n					if r.GetTo() == s.cfg.RaftID {\n						return false\n					}\n					out.Messages = append(out.Messages, r)\n					return true\n				})\n			}\n"},
-	{"old-fence", "rule 4: a fence begins after the read came", 200, "shard/lease.go",
+	{"no-fence", "rule 4: that the owner is the owner is confirmed before a read is answered", 200, "shard/lease.go",
 		"	r.fence = s.fenceSeq + 1\n	s.fenceWanted = true\n}\n\n// renew says",
-		"	r.fence = s.fenceSeq + 1\n	if planted(\"old-fence\") {\n		r.fence = s.fenceSeq\n	}\n	s.fenceWanted = true\n}\n\n// renew says"},
+		"	r.fence = s.fenceSeq + 1\n	if planted(\"no-fence\") {\n		r.fence = 0\n	}\n	s.fenceWanted = true\n}\n\n// renew says"},
 	{"uncommitted-read", "rule 4: all that a read saw is committed", 200, "shard/evaluate.go",
 		`			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)`,
 		`			if !planted("uncommitted-read") {
 				r.dep = max(r.dep, inflight)
 			}`},
-	{"long-lease", "rule 4: a lease is over before somebody else can be elected", 2000, "shard/lease.go",
-		`s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor)`,
-		`s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor*time.Duration(map[bool]int{false: 1, true: 8}[planted("long-lease")]))`},
-	{"lease-before", "rule 4: a lease is looked at after evaluating", 2000, "shard/lease.go",
-		`holds := now.Mono < s.lease.until`,
-		`holds := now.Mono < s.lease.until || planted("lease-before")`},
-	{"eager-vote", "leases: a replica that was just started does not vote", 2000, "shard/shard.go",
-		`silent: cfg.SilentTicks}`,
-		`silent: map[bool]int{false: cfg.SilentTicks}[planted("eager-vote")]}`},
 	{"unfenced-refusal", "rule 5: a refusal is a read", 200, "shard/evaluate.go",
 		`			read = true`,
 		`			read = !planted("unfenced-refusal") || op.Kind == felix.Get`},
 	{"kept-flight", "rule 6: what is in flight is kept apart, and forgotten", 200, "store/table.go",
 		"	if e.flight == 0 {\n		return // staged again",
 		"	if planted(\"kept-flight\") {\n		var c record.Cell\n		t.Newest(ref, &c)\n		e.sum, e.version = c.Sum, c.CounterVer\n	}\n	if e.flight == 0 {\n		return // staged again"},
-	{"same-versions", "rule 7: versions are never used twice", 500, "record/cell.go",
+	{"same-versions", "rule 7: versions are never used twice", 200, "record/cell.go",
 		`	return max(term, (highest+longestTail)>>40+1) << 40`,
 		`	if planted("same-versions") {
 		return highest + 1
@@ -87,7 +78,7 @@ var mutations = []mutation{
 	{"clock-back", "time never goes back", 200, "shard/clock.go",
 		`	if c.last < ceiling {`,
 		`	if c.last < ceiling && !planted("clock-back") {`},
-	{"long-tail", "leader caches: what can be lost is a bounded tail", 1000, "shard/request.go",
+	{"long-tail", "leader caches: what can be lost is a bounded tail", 200, "shard/request.go",
 		`			return s.now.Mono-p.born <= felix.LeaderTail`,
 		`			return planted("long-tail") || s.now.Mono-p.born <= felix.LeaderTail`},
 	{"expired-seen", "what has expired is gone at once", 100, "engine/engine.go",
@@ -108,15 +99,9 @@ var mutations = []mutation{
 		if planted("forgotten-record") && e.flight == 0 {
 			e.expiry = 0
 		}`},
-	{"revived-replica", "a replica that was removed does not come back", 2000, "placement/conf.go",
-		`if r.Want != Gone && r.Have == None && !in(r.Raft) {`,
-		`if (r.Want != Gone || planted("revived-replica")) && r.Have == None && !in(r.Raft) {`},
-	{"old-orders", "a snapshot voids what was still to be applied", 2000, "shard/snapshot.go",
-		"	void := s.unapplied\n	s.unapplied = nil\n",
-		"	void := s.unapplied\n	if planted(\"old-orders\") {\n		return nil\n	}\n	s.unapplied = nil\n"},
-	{"voteless-leave", "an owner without a vote hands over before it leaves a joint configuration", 2000, "shard/conf.go",
-		`	if slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) {`,
-		`	if slices.Contains(s.conf.GetVoters(), s.cfg.RaftID) || planted("voteless-leave") {`},
+	{"small-majority", "quorum: a majority decides", 200, "shard/ready.go",
+		"	if commit := rd.HardState.GetCommit(); commit > s.commit {",
+		"	if planted(\"small-majority\") && s.leader {\n		s.commit = max(s.commit, s.lastIndex)\n	}\n	if commit := rd.HardState.GetCommit(); commit > s.commit {"},
 }
 
 // overlay writes the sources with all mistakes in them, and the file that tells
