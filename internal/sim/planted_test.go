@@ -78,7 +78,7 @@ var mutations = []mutation{
 	{"clock-back", "time never goes back", 200, "shard/clock.go",
 		`	if c.last < ceiling {`,
 		`	if c.last < ceiling && !planted("clock-back") {`},
-	{"long-tail", "leader caches: what can be lost is a bounded tail", 200, "shard/request.go",
+	{"long-tail", "leader caches: what can be lost is a bounded tail", 400, "shard/request.go",
 		`			return s.now.Mono-p.born <= felix.LeaderTail`,
 		`			return planted("long-tail") || s.now.Mono-p.born <= felix.LeaderTail`},
 	{"expired-seen", "what has expired is gone at once", 100, "engine/engine.go",
