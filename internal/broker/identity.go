@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"maps"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -80,8 +82,29 @@ func (n newerFormat) Error() string {
 	return fmt.Sprintf("its format %d is newer than this build knows (%d): use the newer build", int(n), dataFormat)
 }
 
+// checksumField is the last field of felix.json, without which everything in it
+// would be believed; files of older builds have none. It is the CRC-32C of what
+// the file is without it.
+const checksumField = "checksum"
+
+var checksummed = regexp.MustCompile(`,"` + checksumField + `":"([0-9a-f]{8})"}\s*$`)
+
+// checksum is that of felix.json without the field.
+func checksum(raw []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(raw, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// damaged says whether felix.json is not what was written.
+func damaged(raw []byte) bool {
+	at := checksummed.FindSubmatchIndex(raw)
+	return at != nil && checksum(append(slices.Clone(raw[:at[0]]), '}')) != string(raw[at[2]:at[3]])
+}
+
 // parseIdentity reads felix.json.
 func parseIdentity(raw []byte) (identity, error) {
+	if damaged(raw) {
+		return identity{}, fmt.Errorf("%w: its checksum is wrong", errIdentity)
+	}
 	var head struct {
 		Format int `json:"format"`
 	}
@@ -117,6 +140,7 @@ func (id *identity) keepUnknown(raw []byte) error {
 		// Names are matched as encoding/json does, or a field would come twice.
 		maps.DeleteFunc(all, func(key string, _ json.RawMessage) bool { return strings.EqualFold(key, name) })
 	}
+	delete(all, checksumField)
 	if len(all) > 0 {
 		id.more = all
 	}
@@ -126,14 +150,17 @@ func (id *identity) keepUnknown(raw []byte) error {
 // encode is felix.json.
 func (id identity) encode() ([]byte, error) {
 	raw, err := json.Marshal(id)
-	if err != nil || len(id.more) == 0 {
-		return raw, err
-	}
-	more, err := json.Marshal(id.more)
 	if err != nil {
 		return nil, err
 	}
-	return append(append(raw[:len(raw)-1], ','), more[1:]...), nil
+	if len(id.more) > 0 {
+		more, err := json.Marshal(id.more)
+		if err != nil {
+			return nil, err
+		}
+		raw = append(append(raw[:len(raw)-1], ','), more[1:]...)
+	}
+	return fmt.Appendf(raw[:len(raw)-1:len(raw)-1], `,"%s":"%s"}`, checksumField, checksum(raw)), nil
 }
 
 // contradiction says what cannot be in an identity, or nothing.
