@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -263,6 +264,42 @@ func TestFillFailure(t *testing.T) {
 			t.Errorf("%s was left behind", name)
 		}
 	}
+}
+
+// TestFatalComesFirst: Raft panics where a read fails, so no read says that it
+// failed while Fatal still writes down why.
+func TestFatalComesFirst(t *testing.T) {
+	o := smallOptions(t, vfs.NewMem())
+	o.ShardTailBytes = 1 // so that reads go to disk
+	telling, told := make(chan struct{}), make(chan struct{})
+	o.Fatal = func(error) { close(telling); <-told }
+	l := mustOpen(t, o)
+	s := mustShard(t, l, 1)
+	mustCommit(t, l, Append{Shard: s, Entries: entries(1, 3, 1), Sync: true})
+	if err := l.db.Delete(appendEntryKey(nil, 1, 2), nil); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 2)
+	reader := func() {
+		_, err := s.Entries(1, 4, 1<<20)
+		read <- err
+	}
+	go reader()
+	<-telling
+	go reader()
+	select {
+	case err := <-read:
+		t.Errorf("a read ended with %q before Fatal did", err)
+		read <- err
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(told)
+	for range 2 {
+		if err := <-read; !errors.Is(err, ErrCorrupt) {
+			t.Errorf("Entries() = %v", err)
+		}
+	}
+	_ = l.Close()
 }
 
 // TestCorruptEntry: damage on disk that is found late is the end, not an answer.

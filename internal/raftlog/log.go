@@ -170,6 +170,7 @@ type Log struct {
 	openStuck chan struct{} // closed if Pebble will not come back from opening
 	stuckOnce sync.Once     // closes openStuck
 	failure   atomic.Pointer[error]
+	told      sync.Once // Options.Fatal is told of the failure
 
 	counters counters
 }
@@ -343,13 +344,16 @@ func (l *Log) failed() error {
 	return nil
 }
 
-// fail stops the log for good. It returns the first failure.
+// fail stops the log for good. It returns the first failure, and not before
+// Fatal is done with it: Raft panics where it gets an error, so whoever comes
+// second must not be faster than the process's orderly end.
 func (l *Log) fail(err error) error {
 	if l.opened.Load() { // otherwise Open says where
 		err = fmt.Errorf("raft log in %s: %w", l.dir, err)
 	}
-	if l.failure.CompareAndSwap(nil, &err) && l.opened.Load() {
-		l.opts.Fatal(err)
+	l.failure.CompareAndSwap(nil, &err)
+	if l.opened.Load() {
+		l.told.Do(func() { l.opts.Fatal(l.failed()) })
 	}
 	return l.failed()
 }

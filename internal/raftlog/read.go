@@ -118,7 +118,7 @@ func (s *Shard) readFailed(err error) error {
 	defer s.mu.Lock()
 	l := s.log
 	if failed := l.failed(); failed != nil {
-		return failed
+		return l.fail(failed)
 	}
 	if errors.Is(err, errRecord) {
 		err = l.corrupt(err)
