@@ -150,4 +150,9 @@ var (
 	// ErrInvalidExpire is an expiry that is not positive where it must be, or
 	// that overflows.
 	ErrInvalidExpire = Errorf(InvalidArgument, "invalid expire time")
+	// ErrIDReused is an operation with the idempotency id of another one.
+	ErrIDReused = Errorf(IDReused, "the idempotency id was used for another operation")
+	// ErrCrossShard is a Group whose keys are of more than one shard.
+	ErrCrossShard = Errorf(InvalidArgument,
+		"the keys of an atomic group must be of one shard: give them the same {tag}")
 )

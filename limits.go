@@ -16,6 +16,13 @@ const (
 	// MaxBatchItems bounds the operations of one API request, so that one
 	// request cannot occupy a shard for longer than about ten milliseconds.
 	MaxBatchItems = 10_000
+	// MaxIDBytes bounds an idempotency id: room for a UUID or a hash in text, and
+	// for who made it.
+	MaxIDBytes = 128
+	// DefaultIDRetention and MaxIDRetention are how long an idempotency id is
+	// remembered, by default and at most: each costs a record on disk until then.
+	DefaultIDRetention = 24 * time.Hour
+	MaxIDRetention     = 7 * 24 * time.Hour
 	// MaxScanPage bounds the items of one page, for the same reason.
 	MaxScanPage = 10_000
 	// MaxScanPageBytes ends a page early, and before it the part of a shard, so

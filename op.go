@@ -16,6 +16,9 @@ const (
 	Delete
 	// Expire changes when the record expires, on ExpireIf.
 	Expire
+	// Check says whether If holds and changes nothing. In a Group it is what
+	// the rest depends on.
+	Check
 )
 
 // View says which records of a key an operation means. A counter and a value
@@ -77,7 +80,30 @@ const (
 	TTLIn
 	// TTLAt expires the record at shard time Op.ExpiryMillis.
 	TTLAt
+	// TTLInIfNone is TTLIn where the record has no expiry (or is new), and
+	// otherwise TTLKeep: a window that begins with its first hit and is not
+	// moved by the next. Add only.
+	TTLInIfNone
+	// TTLAtIfNone is the same with TTLAt.
+	TTLAtIfNone
 )
+
+// Bounds limit the sum that an Add may make. A sum outside of them, or one that
+// would overflow, is not an error: nothing changes, Reply.Applied is false and
+// Reply.Int is the sum as it is; with Saturate the Add goes as far as the bound.
+type Bounds struct {
+	Min, Max int64 // both included; math.MinInt64 and math.MaxInt64 are no bound
+	Saturate bool
+}
+
+// Once makes a retried operation count once: the same id with the same operation
+// on the same key answers what the first answered, with Reply.Replayed, until the
+// retention has passed; with another operation it is ErrIDReused. What an
+// operation with an id is refused (an unmet bound, say) is kept as well.
+type Once struct {
+	ID              []byte // 1 to MaxIDBytes bytes
+	RetentionMillis int64  // 0 is DefaultIDRetention; at most MaxIDRetention
+}
 
 // ExpireIf is the condition of an Expire: a set of these, all of which must
 // hold, with the meaning of Redis 7: a record without expiry counts as
@@ -121,11 +147,15 @@ type Op struct {
 	ExpiryMillis int64
 	// Version belongs to IfVersion.
 	Version uint64
+	// Bounds, of an Add, and Once are nil where there is none. They are apart
+	// so that the operations that need neither stay small.
+	Bounds *Bounds
+	Once   *Once
 }
 
 // Mutates says whether the operation may change anything. A lost answer to one
 // that does is outcome_unknown; to one that does not, merely unavailable.
-func (o *Op) Mutates() bool { return o.Kind != Get }
+func (o *Op) Mutates() bool { return o.Kind != Get && o.Kind != Check }
 
 // Reply is the answer to one operation.
 type Reply struct {
@@ -137,10 +167,20 @@ type Reply struct {
 	// record exists and its conditions held (also when the effect was to
 	// delete it).
 	Applied bool
+	// Replayed says that this is the answer to an earlier operation with the
+	// same id: nothing was done this time.
+	Replayed bool
+	// Aborted says that the operation was not applied because another one of
+	// its Group was not; if it is set, nothing else is.
+	Aborted bool
 	// Found is the kind of record that Get found, or that stood there before
 	// a Set, Delete or Expire with ReturnOld or an unmet condition.
 	Found RecordKind
-	// Int is Add's new sum; otherwise the sum of the counter that was Found,
+	// Delta is what an Add with Bounds has added: less than it was asked to, or
+	// nothing, at a bound.
+	Delta int64
+	// Int is Add's new sum (with Bounds and Applied false: the one that is);
+	// otherwise the sum of the counter that was Found,
 	// or with NoValue the length of the value that was.
 	Int int64
 	// Value is the value that was Found. It must not be changed: it is shared

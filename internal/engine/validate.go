@@ -19,6 +19,9 @@ func Validate(op *felix.Op) *felix.Error {
 	if op.TTL > felix.TTLAt {
 		return refuse("ttl mode %d is not known", op.TTL)
 	}
+	if op.Bounds != nil || op.Once != nil {
+		return refuse("bounds and idempotency ids are not known to this build")
+	}
 	switch op.Kind {
 	case felix.Add:
 		if op.View == felix.ViewValue {
