@@ -527,7 +527,7 @@ func TestOpenReplica(t *testing.T) {
 	if _, ok, err := b.db.Applied(71); ok || err != nil {
 		t.Errorf("a replica that waits for its state has one: %v", err)
 	}
-	if got, want := leaseFor(50*time.Millisecond), 360*time.Millisecond; got != want {
+	if got, want := leaseFor(50*time.Millisecond), 315*time.Millisecond; got != want {
 		t.Errorf("a lease is for %v, want %v", got, want)
 	}
 	if err := closeBroker(b); err != nil {

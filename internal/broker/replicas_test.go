@@ -434,7 +434,7 @@ func TestIdleShardsSleep(t *testing.T) {
 		w.callWait(func() {
 			w.advance() // what is still active
 			v.set()
-			w.tick()
+			w.tick(1)
 			awake = len(w.active)
 		})
 		if awake != v.awake {

@@ -31,7 +31,8 @@ type worker struct {
 	keptBytes int64         // of these logs, the same, what is there for other replicas
 	looked    time.Duration // when it last looked after them
 	metaIndex uint64        // how far the metadata is applied, if it is the worker's
-	ticks     uint64        // so far
+	ticks     int           // so far
+	restless  bool          // at the last tick a shard had something to do or had no owner
 }
 
 // inbox is what waits for a worker.
@@ -121,34 +122,55 @@ func (w *worker) take(requests ...submission) bool {
 
 func (w *worker) run() {
 	defer close(w.done)
-	ticker := time.NewTicker(w.b.opts.TickInterval)
-	defer ticker.Stop()
+	stride := 1
+	timer := time.NewTimer(w.b.opts.TickInterval)
+	defer timer.Stop()
 	for {
+		ticked := false
 		select {
 		case <-w.wake:
-		case <-ticker.C:
-			w.tick()
+		case <-timer.C:
+			ticked = true
+			w.tick(stride)
 		}
 		if !w.step() {
 			return
 		}
+		if ticked {
+			stride = w.stride()
+			timer.Reset(time.Duration(stride) * w.b.opts.TickInterval)
+		}
 	}
 }
 
-// tick moves the shards' clocks, wakes those that have something to do, and tells
-// how much of their logs the state store does not have.
-func (w *worker) tick() {
+// stride is how many ticks go by before the next look at the clock. Where nothing
+// waits and every shard has an owner nobody needs to look often, and looking is
+// most of what an idle broker costs: each wakes the scheduler up.
+func (w *worker) stride() int {
+	if w.restless {
+		return 1
+	}
+	return maxStride
+}
+
+// tick moves the shards' clocks by so many ticks, wakes those that have something
+// to do, and tells how much of their logs the state store does not have.
+func (w *worker) tick(ticks int) {
 	logBytes, keptBytes := int64(0), int64(0)
 	look := w.looksNow()
 	// Idle ones have records to evict, too, and must hear when there is room again.
 	all := w.held || w.b.budget.UsedBytes() > w.b.budget.MaxBytes
 	w.held = false
-	w.ticks++
+	beat := w.ticks%heartbeatTicks+ticks >= heartbeatTicks
+	w.ticks += ticks
+	w.restless = false
 	dirty := false
 	for _, r := range w.replicas {
-		if w.tickShard(r) || all {
+		busy := w.tickShard(r, ticks, beat)
+		if busy || all {
 			w.activate(r)
 		}
+		w.restless = w.restless || busy && !beat || !r.shard.Owned()
 		unflushed := r.unflushedBytes()
 		dirty = dirty || w.b.checkpoint.mayNeed(r, unflushed)
 		logBytes += unflushed
@@ -166,15 +188,12 @@ func (w *worker) tick() {
 }
 
 // tickShard moves a shard's clock, and says whether it has something to do. The
-// clocks of those that this broker leads stand still until the tick at which all
+// clocks of those that this broker leads stand still until the beat at which all
 // of them send heartbeats, and catch up then: so these share frames, whenever
 // their leaders were elected.
-func (w *worker) tickShard(r *replica) (busy bool) {
-	if !r.shard.Leader() {
-		r.owed = 0
-		return r.shard.Tick()
-	}
-	if r.owed++; w.ticks%heartbeatTicks != 0 {
+func (w *worker) tickShard(r *replica, ticks int, beat bool) (busy bool) {
+	r.owed += ticks
+	if r.shard.Leader() && !beat {
 		return r.shard.Busy()
 	}
 	for ; r.owed > 0; r.owed-- {

@@ -288,6 +288,9 @@ func (s *Shard) Strays() bool {
 	return !s.leader && s.lead == raft.None && (!s.votes() || s.leaderless >= s.patience())
 }
 
+// Owned says whether the replica knows the shard's leader, or is it.
+func (s *Shard) Owned() bool { return s.leader || s.lead != raft.None }
+
 // patience is for how many ticks a voter waits for an election.
 func (s *Shard) patience() int { return 2 * s.cfg.ElectionTicks }
 
@@ -297,7 +300,7 @@ func (s *Shard) votes() bool {
 
 // countLeaderless is for each tick.
 func (s *Shard) countLeaderless() {
-	if s.leader || s.lead != raft.None {
+	if s.Owned() {
 		return
 	}
 	if s.leaderless++; s.leaderless == s.patience() {
