@@ -19,7 +19,8 @@ type forwarder struct {
 	limit int64
 
 	mu        sync.Mutex
-	up        bool // there is a stream
+	up        bool   // there is a stream
+	protocol  uint32 // of the stream
 	queue     []*Call
 	queued    int64 // bytes of queue
 	sent      map[uint64]*Call
@@ -35,6 +36,10 @@ func newForwarder(mono func() time.Duration, limit int64) *forwarder {
 var errQueueFull = &felix.Error{Code: felix.ResourceExhausted,
 	Message:    "too much waits to be sent to the broker that owns the key; nothing was applied, try again a little later",
 	RetryAfter: 100 * time.Millisecond}
+
+// errOlderPeer is for calls that the owner's build could not read.
+var errOlderPeer = felix.Errorf(felix.Unavailable,
+	"the broker that owns the key runs an older build, which does not know this operation; nothing was applied: update that broker")
 
 // add queues a call, or tells at once why not.
 func (f *forwarder) add(c *Call) {
@@ -65,16 +70,16 @@ func signal(c chan struct{}) {
 	}
 }
 
-// open begins a stream.
-func (f *forwarder) open() {
+// open begins a stream of this protocol version.
+func (f *forwarder) open(protocol uint32) {
 	f.mu.Lock()
-	f.up, f.last = true, 0
+	f.up, f.last, f.protocol = true, 0, protocol
 	f.mu.Unlock()
 }
 
 // take encodes what waits, up to a frame, behind b.
 func (f *forwarder) take(b []byte) []byte {
-	var expired []*Call
+	var expired, foreign []*Call
 	f.mu.Lock()
 	now := f.mono()
 	for f.up && len(f.queue) > 0 && len(b) < frameBytes {
@@ -86,6 +91,11 @@ func (f *forwarder) take(b []byte) []byte {
 			expired = append(expired, c)
 			continue
 		}
+		if protocolOf(c) > f.protocol {
+			c.Err = errOlderPeer
+			foreign = append(foreign, c)
+			continue
+		}
 		f.last++
 		c.seq = f.last
 		b = appendCall(b, c, c.Deadline-now)
@@ -93,6 +103,7 @@ func (f *forwarder) take(b []byte) []byte {
 	}
 	f.unlock()
 	tell(expired, Expired)
+	tell(foreign, Answered)
 	return b
 }
 

@@ -259,7 +259,7 @@ func TestProtocolVersions(t *testing.T) {
 	for _, v := range []struct {
 		low, high uint32
 		ok        bool
-	}{{1, 1, true}, {0, 1, true}, {1, 9, true}, {2, 9, false}, {0, 0, false}} {
+	}{{1, 1, true}, {0, 1, true}, {1, 9, true}, {2, 9, true}, {3, 9, false}, {0, 0, false}} {
 		err := checkProtocol(&peerv1.Hello{ProtocolMin: v.low, ProtocolMax: v.high, Version: "9.9", From: 4})
 		var r *Refusal
 		if (err == nil) != v.ok || err != nil && (!errors.As(err, &r) || r.Reason != ReasonProtocol || !strings.Contains(r.Message, "felix 9.9 of node 4")) {
@@ -267,9 +267,14 @@ func TestProtocolVersions(t *testing.T) {
 		}
 	}
 	b := newBroker(t, 2, nil)
-	_, err := b.net.check(&peerv1.Hello{ProtocolMin: 2, ProtocolMax: 2, From: 1})
+	_, err := b.net.check(&peerv1.Hello{ProtocolMin: 3, ProtocolMax: 3, From: 1})
 	if r := (*Refusal)(nil); !errors.As(err, &r) || r.Reason != ReasonProtocol {
 		t.Errorf("a hello of another protocol: %v", err)
+	}
+	for high, spoken := range map[uint32]uint32{1: 1, 2: 2, 9: 2} {
+		if id := identityOf(&peerv1.Hello{ProtocolMin: 1, ProtocolMax: high}); id.protocol != spoken {
+			t.Errorf("with a build of up to %d, version %d is spoken, want %d", high, id.protocol, spoken)
+		}
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 	"github.com/felix-go/felix/internal/peer/peerv1"
 )
 
-// The versions of the protocol that this build speaks.
+// The versions of the protocol that this build speaks. 2 has brought bounds and
+// idempotency ids of operations (opcodec.go).
 const (
 	protocolMin = 1
-	protocolMax = 1
+	protocolMax = 2
 )
 
 // Reason is why somebody is refused, for programs.
@@ -145,7 +146,8 @@ func identityOf(h *peerv1.Hello) Identity {
 		recorded = append(recorded, Start{Starts: s.GetStarts(), Instance: s.GetInstance()})
 	}
 	return Identity{ClusterID: h.GetClusterId(), Node: h.GetFrom(), StoreID: h.GetStoreId(), Instance: h.GetInstance(),
-		Starts: h.GetStarts(), Addr: h.GetPeerAddr(), Version: h.GetVersion(), Features: h.GetFeatures(), Formed: h.GetFormed(), Recorded: recorded}
+		Starts: h.GetStarts(), Addr: h.GetPeerAddr(), Version: h.GetVersion(), Features: h.GetFeatures(), Formed: h.GetFormed(), Recorded: recorded,
+		protocol: min(protocolMax, h.GetProtocolMax())}
 }
 
 // frame is one of the frames of a stream.

@@ -322,7 +322,7 @@ func (l *link) keepForward() { l.keep(forwardStream, l.runForward) }
 
 func (l *link) runForward(line *line, p Peer) (greeted bool, err error) {
 	stream := line.client.Forward(line.ctx)
-	_, err = l.greet(forwardStream, line, p,
+	id, err := l.greet(forwardStream, line, p,
 		func(h *peerv1.Hello) error {
 			return stream.Send(&peerv1.ForwardFrame{Kind: &peerv1.ForwardFrame_Hello{Hello: h}})
 		},
@@ -330,7 +330,7 @@ func (l *link) runForward(line *line, p Peer) (greeted bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.forward.open()
+	l.forward.open(id.protocol)
 	var sender sync.WaitGroup
 	sender.Go(func() { line.close(l.sendCalls(line.ctx, stream.Send)) })
 	looked, err := l.receiveAnswers(stream)

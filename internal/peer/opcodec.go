@@ -10,7 +10,9 @@ import (
 
 // Calls and answers on the wire. uvarint and varint are encoding/binary's (varint
 // is zigzag), bytes are a uvarint length and that many bytes. The protocol version
-// of Hello names this format: a change of it raises the version.
+// of Hello names this format: a change of it raises the version. What a stream's
+// version lacks is not sent on it (protocolOf): an older build would end the stream
+// at it, with everything on its way. Marked "2:" is what version 2 has brought.
 //
 //	calls     call*
 //	call      uvarint seq, byte kind, uvarint shard, uvarint milliseconds left, body
@@ -20,18 +22,23 @@ import (
 //	 op       byte kind, byte view, byte if, byte ttl, byte expire-if, byte fields, bytes key,
 //	          then what fields names, in this order
 //	  fields  1 return-old (nothing follows), 2 bytes value, 4 varint int,
-//	          8 varint expiry, 16 uvarint version, 32 no-value (nothing follows)
+//	          8 varint expiry, 16 uvarint version, 32 no-value (nothing follows),
+//	          2: 64 varint min, varint max, byte saturate,
+//	          2: 128 bytes id, varint its retention in milliseconds
 //	 scan     byte view, byte keys-only, bytes prefix, optional after, uvarint limit
 //	optional  byte 0 for nil, or byte 1 and bytes
 //
 //	answers   answer*
 //	answer    uvarint seq, 4 bytes length of what follows, little endian, byte how, body
-//	 how      0 answered, 1 refused: error, 2 not the owner: uvarint owner
+//	 how      0 answered, 1 refused: error, 2 not the owner: uvarint owner,
+//	          2: 3 answered, with wide replies
 //	 ops      uvarint n, reply{n}
 //	 reply    byte fields, then what fields names, in this order
 //	  fields  1 error (the only one then), 2 applied (nothing follows), 4 byte found,
 //	          8 varint int, 16 bytes value, 32 varint expires-at, 64 varint now,
 //	          128 uvarint version
+//	  wide    byte more before each of them: 1 replayed, 2 aborted (nothing follows),
+//	          4 varint delta, which comes before fields
 //	 scan     byte more, bytes next, varint now, uvarint n, item{n}
 //	  item    bytes key, byte kind, varint int, optional value, varint expires-at, uvarint version
 //	 count    varint counters, varint values, varint keys
@@ -47,7 +54,8 @@ const (
 	opExpiry
 	opVersion
 	opNoValue
-	opAll = 1<<iota - 1
+	opBounds
+	opOnce
 )
 
 const (
@@ -61,10 +69,19 @@ const (
 	replyVersion
 )
 
+// Of a wide reply, before its other fields.
+const (
+	moreReplayed = 1 << iota
+	moreAborted
+	moreDelta
+	moreAll = 1<<iota - 1
+)
+
 const (
 	howAnswered = iota
 	howRefused
 	howNotOwner
+	howWide
 )
 
 // errMalformed ends a stream: whatever follows cannot be read either.
@@ -75,7 +92,7 @@ var sharedErrors = [...]*felix.Error{1: felix.ErrNotInteger, 2: felix.ErrOverflo
 
 // What an encoded item takes beside its keys and values, at most.
 const (
-	opOverheadBytes   = 64
+	opOverheadBytes   = 96
 	callOverheadBytes = 64
 )
 
@@ -85,8 +102,24 @@ func callBytes(c *Call) int64 {
 	for _, p := range c.Positions {
 		op := &c.Batch.Ops[p]
 		n += opOverheadBytes + len(op.Key) + len(op.Value)
+		if op.Once != nil {
+			n += len(op.Once.ID)
+		}
 	}
 	return int64(n)
+}
+
+// protocolOf is the first protocol version that has all that c needs.
+func protocolOf(c *Call) uint32 {
+	for _, p := range c.Positions {
+		op := &c.Batch.Ops[p]
+		// That an older build refuses a kind and a ttl mode that it does not know
+		// is no reason to call them invalid.
+		if op.Bounds != nil || op.Once != nil || op.Kind > felix.Expire || op.TTL > felix.TTLAt {
+			return 2
+		}
+	}
+	return protocolMin
 }
 
 // answerBytes is at least what c's answer takes on the wire.
@@ -148,7 +181,8 @@ func appendCall(b []byte, c *Call, left time.Duration) []byte {
 
 func appendOp(b []byte, op *felix.Op) []byte {
 	fields := flag(op.ReturnOld, opReturnOld) | flag(op.Value != nil, opValue) | flag(op.Int != 0, opInt) |
-		flag(op.ExpiryMillis != 0, opExpiry) | flag(op.Version != 0, opVersion) | flag(op.NoValue, opNoValue)
+		flag(op.ExpiryMillis != 0, opExpiry) | flag(op.Version != 0, opVersion) | flag(op.NoValue, opNoValue) |
+		flag(op.Bounds != nil, opBounds) | flag(op.Once != nil, opOnce)
 	b = append(b, byte(op.Kind), byte(op.View), byte(op.If), byte(op.TTL), byte(op.ExpireIf), fields)
 	b = appendBytes(b, op.Key)
 	if op.Value != nil {
@@ -162,6 +196,13 @@ func appendOp(b []byte, op *felix.Op) []byte {
 	}
 	if op.Version != 0 {
 		b = binary.AppendUvarint(b, op.Version)
+	}
+	if op.Bounds != nil {
+		b = binary.AppendVarint(b, op.Bounds.Min)
+		b = append(binary.AppendVarint(b, op.Bounds.Max), flag(op.Bounds.Saturate, 1))
+	}
+	if op.Once != nil {
+		b = binary.AppendVarint(appendBytes(b, op.Once.ID), op.Once.RetentionMillis)
 	}
 	return b
 }
@@ -186,10 +227,36 @@ func appendAnswer(b []byte, c *Call) []byte {
 		b = binary.AppendUvarint(append(b, howNotOwner), c.Owner)
 	case c.Err != nil:
 		b = appendError(append(b, howRefused), c.Err)
+	case anyWide(c):
+		b = appendWide(append(b, howWide), c)
 	default:
 		b = appendResults(append(b, howAnswered), c)
 	}
 	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b
+}
+
+// anyWide says whether replies have what only version 2 has. Then the call had,
+// too: none of them comes of an operation that version 1 knows.
+func anyWide(c *Call) bool {
+	for _, p := range c.Positions {
+		if r := &c.Batch.Replies[p]; r.Replayed || r.Aborted || r.Delta != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func appendWide(b []byte, c *Call) []byte {
+	b = binary.AppendUvarint(b, uint64(len(c.Positions)))
+	for _, p := range c.Positions {
+		r := &c.Batch.Replies[p]
+		b = append(b, flag(r.Replayed, moreReplayed)|flag(r.Aborted, moreAborted)|flag(r.Delta != 0, moreDelta))
+		if r.Delta != 0 {
+			b = binary.AppendVarint(b, r.Delta)
+		}
+		b = appendReply(b, r)
+	}
 	return b
 }
 

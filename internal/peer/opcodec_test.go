@@ -35,6 +35,10 @@ func samples(v reflect.Value) (all []any) {
 		return []any{int64(1), int64(-1), int64(math.MaxInt64), int64(math.MinInt64)}
 	case uint64:
 		return []any{uint64(1), uint64(math.MaxUint64)}
+	case *felix.Bounds:
+		return []any{&felix.Bounds{}, &felix.Bounds{Min: math.MinInt64, Max: math.MaxInt64}, &felix.Bounds{Min: -1, Saturate: true}}
+	case *felix.Once:
+		return []any{&felix.Once{ID: []byte{}}, &felix.Once{ID: make([]byte, felix.MaxIDBytes), RetentionMillis: math.MaxInt64}}
 	case []byte:
 		return []any{[]byte{}, []byte("x"), make([]byte, 70_000)}
 	case felix.Kind, felix.View, felix.If, felix.TTL, felix.ExpireIf:
@@ -111,6 +115,8 @@ func TestEveryFieldOfAnOpArrives(t *testing.T) {
 		}
 	})
 	check("all", all)
+	fieldsAre(t, felix.Bounds{}, "Min", "Max", "Saturate")
+	fieldsAre(t, felix.Once{}, "ID", "RetentionMillis")
 }
 
 func TestEveryFieldOfAReplyArrives(t *testing.T) {
@@ -254,6 +260,7 @@ func FuzzAnswers(f *testing.F) {
 		c := randomCall(r, 1)
 		for i := range c.Positions {
 			c.Batch.Replies[i].Version = r.Uint64()
+			c.Batch.Replies[i].Delta = r.Int64N(2) * r.Int64()
 		}
 		f.Add(appendAnswer(nil, c), byte(c.Kind), uint8(len(c.Positions)))
 	}
@@ -315,6 +322,12 @@ func randomCall(r *rand.Rand, seq uint64) *Call {
 	c.Batch = &felix.Batch{Ops: make([]felix.Op, n), Replies: make([]felix.Reply, n)}
 	for i := range n {
 		c.Batch.Ops[i] = felix.Op{Kind: felix.Kind(1 + r.IntN(5)), Key: []byte{byte(r.Int())}, Int: r.Int64(), Version: r.Uint64()}
+		if r.IntN(4) == 0 {
+			c.Batch.Ops[i].Bounds = &felix.Bounds{Min: r.Int64() - r.Int64(), Max: r.Int64(), Saturate: r.IntN(2) == 0}
+		}
+		if r.IntN(4) == 0 {
+			c.Batch.Ops[i].Once = &felix.Once{ID: []byte{byte(r.Int())}, RetentionMillis: r.Int64()}
+		}
 		c.Positions = append(c.Positions, int32(i))
 	}
 	return c

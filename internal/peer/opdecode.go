@@ -173,11 +173,7 @@ func (d *decoder) op(op *felix.Op) {
 	}
 	op.Kind, op.View, op.If = felix.Kind(d.b[0]), felix.View(d.b[1]), felix.If(d.b[2])
 	op.TTL, op.ExpireIf = felix.TTL(d.b[3]), felix.ExpireIf(d.b[4])
-	fields := d.b[5]
-	if fields&^opAll != 0 {
-		d.fail()
-		return
-	}
+	fields := d.b[5] // all bits have a meaning
 	d.b = d.b[6:]
 	op.Key = d.bytes()
 	op.ReturnOld, op.NoValue = fields&opReturnOld != 0, fields&opNoValue != 0
@@ -192,6 +188,12 @@ func (d *decoder) op(op *felix.Op) {
 	}
 	if fields&opVersion != 0 {
 		op.Version = d.uvarint()
+	}
+	if fields&opBounds != 0 {
+		op.Bounds = &felix.Bounds{Min: d.varint(), Max: d.varint(), Saturate: d.bool()}
+	}
+	if fields&opOnce != 0 {
+		op.Once = &felix.Once{ID: d.bytes(), RetentionMillis: d.varint()}
 	}
 }
 
@@ -237,6 +239,9 @@ func decodeAnswer(body []byte, c *Call) error {
 	case howAnswered:
 		c.Outcome = Answered
 		d.results(c)
+	case howWide:
+		c.Outcome = Answered
+		d.wide(c)
 	case howRefused:
 		c.Outcome, c.Err = Answered, d.error()
 	case howNotOwner:
@@ -267,6 +272,27 @@ func (d *decoder) results(c *Call) {
 	case CallBarrier:
 		c.Index = d.uvarint()
 		c.NowMillis = d.varint()
+	}
+}
+
+// wide reads the replies of operations with what version 2 has brought.
+func (d *decoder) wide(c *Call) {
+	if n := d.count(1 + minReplyBytes); c.Kind != CallOps || n != len(c.Positions) {
+		d.fail()
+		return
+	}
+	for _, p := range c.Positions {
+		more, delta := d.byte(), int64(0)
+		if more&^moreAll != 0 {
+			d.fail()
+			return
+		}
+		if more&moreDelta != 0 {
+			delta = d.varint()
+		}
+		r := d.reply()
+		r.Replayed, r.Aborted, r.Delta = more&moreReplayed != 0, more&moreAborted != 0, delta
+		c.Batch.Replies[p] = r
 	}
 }
 

@@ -36,6 +36,8 @@ type Identity struct {
 	Version   string  // of its build, for people
 	Features  []string
 	Formed    bool
+
+	protocol uint32 // of somebody else: the newest version that both speak
 }
 
 // Start is one start of a broker on its data directory.
