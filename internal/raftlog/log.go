@@ -352,10 +352,11 @@ func (l *Log) fail(err error) error {
 		err = fmt.Errorf("raft log in %s: %w", l.dir, err)
 	}
 	l.failure.CompareAndSwap(nil, &err)
-	if l.opened.Load() {
-		l.told.Do(func() { l.opts.Fatal(l.failed()) })
+	failed := l.failed()
+	if l.opened.Load() && !errors.Is(failed, ErrClosed) {
+		l.told.Do(func() { l.opts.Fatal(failed) })
 	}
-	return l.failed()
+	return failed
 }
 
 // readError is a failed read: corrupt data or a disk that does not read. Either
