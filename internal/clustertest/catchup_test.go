@@ -185,16 +185,7 @@ func TestReplacement(t *testing.T) {
 			return err
 		}
 		ids.note(t, all)
-		mine := 0
-		for _, s := range all {
-			if replicaOn(s, 4) != 0 {
-				mine++
-			}
-		}
-		if has := c.broker(4).Stats().Shards; has != mine {
-			return fmt.Errorf("it has %d replicas, and shall have %d", has, mine)
-		}
-		return settled(all, "main", 3)
+		return c.hasItsShare(4, all)
 	})
 	l.check(1, 2, 3, 4)
 }

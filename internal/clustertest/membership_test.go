@@ -94,6 +94,8 @@ func settled(all []felix.ShardInfo, cache string, voters int, free ...uint64) er
 // and again.
 type change struct {
 	name string
+	// options adapts those of the brokers, if that is not nil.
+	options func(o *broker.Options)
 	// before prepares for the change, if that is not nil.
 	before func(c *cluster, turn int)
 	// begin asks for the change; it may be asked twice. turn says how often it was
@@ -103,6 +105,8 @@ type change struct {
 	done func(c *cluster, all []felix.ShardInfo, turn int) error
 	// after brings back what the change has taken away, if that is not nil.
 	after func(c *cluster, turn int)
+	// who is the node whose steps it is about; nil is all of them.
+	who func(turn int) uint64
 }
 
 // changes are those that need no broker to join.
@@ -211,10 +215,15 @@ func (c *cluster) make(ch change, turn int, ids raftIDs) {
 // the change goes on to its end, while clients work, and nothing is lost. Under
 // the race detector it is two of the steps, by chance.
 func TestMembershipCrashes(t *testing.T) {
-	for _, ch := range append(changes(), joins()...) {
+	for _, ch := range slices.Concat(changes(), joins(), losses()) {
 		t.Run(ch.name, func(t *testing.T) {
 			t.Parallel()
-			c := startCluster(t, 4, func(_ uint64, o *broker.Options) { o.Cluster.GiveBackAfter = 200 * time.Millisecond })
+			c := startCluster(t, 4, func(_ uint64, o *broker.Options) {
+				o.Cluster.GiveBackAfter = 200 * time.Millisecond
+				if ch.options != nil {
+					ch.options(o)
+				}
+			})
 			c.create(1, "main", felix.CacheSettings{Shards: 2, Replication: 3})
 			l := c.startLoad("main", 3, 1, 2, 3, 4)
 			l.advance(100)
@@ -226,7 +235,7 @@ func TestMembershipCrashes(t *testing.T) {
 			c.make(ch, turn, ids)
 			var steps []string
 			for _, p := range told() {
-				if !slices.Contains(steps, p.step) && !strings.HasPrefix(p.step, "form-") {
+				if !slices.Contains(steps, p.step) && !strings.HasPrefix(p.step, "form-") && (ch.who == nil || p.node == ch.who(turn)) {
 					steps = append(steps, p.step)
 				}
 			}
@@ -244,6 +253,11 @@ func TestMembershipCrashes(t *testing.T) {
 				}
 				c.makeWithCrash(ch, turn, ids, step)
 			}
+			for id := range uint64(4) {
+				if c.node(id+1).current() == nil {
+					c.start(id + 1)
+				}
+			}
 			l.advance(100)
 			l.check(1, 2, 3, 4)
 		})
@@ -254,7 +268,11 @@ func TestMembershipCrashes(t *testing.T) {
 // step.
 func (c *cluster) makeWithCrash(ch change, turn int, ids raftIDs, step string) {
 	c.t.Helper()
-	trap := c.trapAt(step, c.all()...)
+	nodes := c.all()
+	if ch.who != nil {
+		nodes = []*node{c.node(ch.who(turn))}
+	}
+	trap := c.trapAt(step, nodes...)
 	restarted := make(chan struct{})
 	go func() {
 		defer close(restarted)
