@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/broker"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/servicetest"
 )
 
@@ -163,4 +165,51 @@ func code(err error) felix.Code {
 		return e.Code
 	}
 	return 0
+}
+
+// TestFramesAreShared: what brokers have to tell each other of many shards and for
+// many clients at the same time travels in far fewer frames.
+func TestFramesAreShared(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, calm)
+	c.create(1, "main", felix.CacheSettings{Shards: 24})
+	caches := []felix.Cache{c.cache(1, "main"), c.cache(2, "main"), c.cache(3, "main")}
+	before := c.sent()
+	const rounds, clients = 4, 40
+	for range rounds {
+		var done sync.WaitGroup
+		for n := range clients {
+			done.Go(func() {
+				ops := make([]felix.Op, 32)
+				for k := range ops {
+					ops[k] = felix.Op{Kind: felix.Add, Key: fmt.Append(nil, n, "/", k), Int: 1}
+				}
+				_, _ = felix.Do(context.Background(), caches[n%len(caches)], ops...) // what fails has been sent all the same
+			})
+		}
+		done.Wait()
+	}
+	for what, s := range c.sent() {
+		frames, items := s.Frames-before[what].Frames, s.Items-before[what].Items
+		t.Logf("%d %s in %d frames", items, what, frames)
+		if items < 1000 || 4*frames > items {
+			t.Errorf("%d %s went in %d frames", items, what, frames)
+		}
+	}
+}
+
+// sent is what all brokers have sent each other.
+func (c *cluster) sent() map[string]peer.Sent {
+	all := map[string]peer.Sent{}
+	add := func(what string, s peer.Sent) {
+		all[what] = peer.Sent{Frames: all[what].Frames + s.Frames, Items: all[what].Items + s.Items}
+	}
+	for _, id := range c.ids() {
+		for _, l := range c.broker(id).Links() {
+			add("calls", l.Calls)
+			add("answers", l.Answers)
+			add("messages", l.Raft)
+		}
+	}
+	return all
 }

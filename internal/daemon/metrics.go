@@ -8,6 +8,7 @@ import (
 
 	"github.com/felix-go/felix/internal/broker"
 	"github.com/felix-go/felix/internal/netloop"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/redisapi"
 )
 
@@ -115,6 +116,14 @@ func (s *snapshot) collectLinks(out chan<- prometheus.Metric) {
 	up := gauge("felix_peer_up", "1 where the node is reached, 0 where it is not.")
 	raft := gauge("felix_peer_raft_queue_bytes", "Raft messages that wait to be sent to the node.")
 	forward := gauge("felix_peer_forward_queue_bytes", "Forwarded operations that wait to be sent to the node.")
+	count := func(name, help string) func(node, kind string, v uint64) {
+		desc := prometheus.NewDesc(name, help, []string{"node", "kind"}, nil)
+		return func(node, kind string, v uint64) {
+			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), node, kind)
+		}
+	}
+	frames := count("felix_peer_frames_total", "Frames of Raft messages, calls, or answers to calls, sent to the node.")
+	items := count("felix_peer_frame_items_total", "Raft messages, calls, or answers to calls in these frames.")
 	for _, l := range s.broker.Links() {
 		node, reached := strconv.FormatUint(l.Node, 10), 0.0
 		if l.Up {
@@ -123,5 +132,9 @@ func (s *snapshot) collectLinks(out chan<- prometheus.Metric) {
 		up(node, reached)
 		raft(node, float64(l.RaftBytes))
 		forward(node, float64(l.ForwardBytes))
+		for kind, sent := range map[string]peer.Sent{"raft": l.Raft, "call": l.Calls, "answer": l.Answers} {
+			frames(node, kind, sent.Frames)
+			items(node, kind, sent.Items)
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 type forwarder struct {
 	mono  func() time.Duration
 	limit int64
+	count sent
 
 	mu        sync.Mutex
 	up        bool   // there is a stream
@@ -81,7 +82,7 @@ func (f *forwarder) open(protocol uint32) {
 func (f *forwarder) take(b []byte) []byte {
 	var expired, foreign []*Call
 	f.mu.Lock()
-	now := f.mono()
+	now, before := f.mono(), f.last
 	for f.up && len(f.queue) > 0 && len(b) < frameBytes {
 		c := f.queue[0]
 		f.queue[0] = nil
@@ -101,6 +102,7 @@ func (f *forwarder) take(b []byte) []byte {
 		b = appendCall(b, c, c.Deadline-now)
 		f.sent[c.seq] = c
 	}
+	f.count.frame(int(f.last - before))
 	f.unlock()
 	tell(expired, Expired)
 	tell(foreign, Answered)

@@ -19,6 +19,7 @@ type Link struct {
 
 	limit     int64
 	onDrained func()
+	count     *sent // of answers
 
 	mu       sync.Mutex
 	changed  *sync.Cond // of pending and closed
@@ -26,6 +27,7 @@ type Link struct {
 	taken    uint64     // number of the last call given to the Handler or refused
 	frames   [][]byte   // full ones, waiting for the sender
 	current  []byte     // the frame that answers are added to
+	inside   int        // answers in current
 	pending  int64      // bytes of frames and current, and of what is being sent
 	leaving  bool       // no more calls are looked at
 	closed   bool       // the stream has ended
@@ -35,7 +37,7 @@ type Link struct {
 }
 
 func newLink(node uint64, limit int64) *Link {
-	l := &Link{Node: node, limit: limit, wake: make(chan struct{}, 1)}
+	l := &Link{Node: node, limit: limit, wake: make(chan struct{}, 1), count: new(sent)}
 	l.changed = sync.NewCond(&l.mu)
 	return l
 }
@@ -109,9 +111,9 @@ func (l *Link) add(c *Call) {
 	before := len(l.current)
 	l.current = appendAnswer(l.current, c)
 	l.pending += int64(len(l.current) - before)
+	l.inside++
 	if len(l.current) >= frameBytes {
-		l.frames = append(l.frames, l.current)
-		l.current = nil
+		l.frames = append(l.frames, l.full())
 	}
 }
 
@@ -130,10 +132,19 @@ func (l *Link) next(spare []byte) (frame []byte, last bool) {
 		return frame, false
 	}
 	if len(l.current) > 0 {
-		frame, l.current = l.current, reuse(spare)
+		frame = l.full()
+		l.current = reuse(spare)
 		return frame, false
 	}
 	return nil, l.leaving && l.open == 0
+}
+
+// full takes the frame that answers are added to; mu is held.
+func (l *Link) full() []byte {
+	frame := l.current
+	l.count.frame(l.inside)
+	l.current, l.inside = nil, 0
+	return frame
 }
 
 // reuse empties a buffer that is not too large to be kept.

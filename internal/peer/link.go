@@ -22,6 +22,7 @@ type link struct {
 	cancel  context.CancelFunc
 	raft    *raftQueue
 	forward *forwarder
+	answers sent             // to the peer's calls
 	poke    [2]chan struct{} // dial now: for the two streams
 
 	mu       sync.Mutex
@@ -107,6 +108,7 @@ func (l *link) info() LinkInfo {
 	i := LinkInfo{Node: l.node, Addr: l.addr, Up: l.up, Since: l.since, LastHeard: l.heard, Refused: l.refused}
 	l.mu.Unlock()
 	i.RaftBytes, i.ForwardBytes = l.raft.waiting(), l.forward.waiting()
+	i.Raft, i.Calls, i.Answers = l.raft.sent.read(), l.forward.count.read(), l.answers.read()
 	return i
 }
 

@@ -293,6 +293,9 @@ func (n *Network) enter(in *inbound) error {
 		in.calls = newLink(in.id.Node, n.o.ForwardQueueBytes)
 		in.calls.onDrained = func() { signal(n.drained) }
 		in.calls.overflow = in.cut
+		if l := n.peers[in.id.Node]; l != nil {
+			in.calls.count = &l.answers
+		}
 	}
 	in.heard = n.o.Mono()
 	n.inbound[in] = struct{}{}

@@ -17,6 +17,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -146,7 +147,29 @@ type LinkInfo struct {
 	Refused      string        // why there is no link, if one side refuses; empty otherwise
 	RaftBytes    int64         // waiting to be sent
 	ForwardBytes int64         // the same
+	// What was sent to the node since the link was made: Raft messages, calls, and
+	// answers to its calls.
+	Raft, Calls, Answers Sent
 }
+
+// Sent counts what was sent in frames: whatever waits at the same time shares one,
+// for a frame costs far more than what is in it.
+type Sent struct {
+	Frames, Items uint64
+}
+
+// sent is where Sent is counted.
+type sent struct{ frames, items atomic.Uint64 }
+
+// frame counts a frame, unless there is nothing in it.
+func (s *sent) frame(items int) {
+	if items > 0 {
+		s.frames.Add(1)
+		s.items.Add(uint64(items))
+	}
+}
+
+func (s *sent) read() Sent { return Sent{Frames: s.frames.Load(), Items: s.items.Load()} }
 
 // ProbeInfo is what a broker says to whoever asks.
 type ProbeInfo struct {

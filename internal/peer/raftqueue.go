@@ -19,6 +19,7 @@ import (
 type raftQueue struct {
 	limit int64
 	wake  chan struct{} // one token
+	sent  sent
 
 	mu     sync.Mutex
 	up     bool
@@ -80,6 +81,7 @@ func (q *raftQueue) take(b []byte) ([]byte, error) {
 	bulk := cut(&q.bulk, &size)
 	q.bytes -= int64(size)
 	q.mu.Unlock()
+	q.sent.frame(len(urgent) + len(bulk))
 	var err error
 	for _, list := range [][]queuedMessage{urgent, bulk} {
 		for _, m := range list {
