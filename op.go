@@ -7,8 +7,9 @@ type Kind uint8
 const (
 	// Get reads. It changes nothing.
 	Get Kind = iota + 1
-	// Add adds Delta to the counter; one that does not exist starts at 0. It
-	// answers the new sum in Reply.Int. An overflow is out_of_range.
+	// Add adds Int to the counter; one that does not exist starts at 0. It
+	// answers the new sum in Reply.Int. An overflow is out_of_range, unless the
+	// Add has Bounds.
 	Add
 	// Set replaces the record, on If.
 	Set
@@ -88,11 +89,21 @@ const (
 	TTLAtIfNone
 )
 
-// Bounds limit the sum that an Add may make. A sum outside of them, or one that
-// would overflow, is not an error: nothing changes, Reply.Applied is false and
-// Reply.Int is the sum as it is; with Saturate the Add goes as far as the bound.
+// Bounds limit the sum that an Add may make, as those of Redis's INCREX do. A sum
+// outside of them, or one that would overflow, is not an error: nothing changes
+// (not the expiry either, and a counter that does not exist is not made),
+// Reply.Applied is false and Reply.Int is the sum as it is, 0 where there is none.
+//
+// They look at the new sum alone. Where the old one is outside already, since the
+// bounds were others then, an Add that ends inside is applied and every other one
+// is not, also if it goes towards them.
 type Bounds struct {
 	Min, Max int64 // both included; math.MinInt64 and math.MaxInt64 are no bound
+	// Saturate makes a sum that would be outside the bound that is nearest to it,
+	// instead of refusing it: the Add is applied, with Reply.Delta. (From a sum
+	// that is outside already this may go the other way, to the bound.) If even
+	// that difference is no int64 it is ErrOverflow. Where the counter is at the
+	// bound already, and its expiry stays as it is, nothing is written.
 	Saturate bool
 }
 
@@ -162,8 +173,8 @@ type Reply struct {
 	// Err is nil, or why the operation was not applied (or, for
 	// outcome_unknown, may have been). If it is set, nothing else is.
 	Err *Error
-	// Applied says that the operation took effect: Add and an unconditional
-	// Set always do; Delete if there was something to delete; Expire if the
+	// Applied says that the operation took effect: an Add without Bounds and an
+	// unconditional Set always do; Delete if there was something to delete; Expire if the
 	// record exists and its conditions held (also when the effect was to
 	// delete it).
 	Applied bool
@@ -174,14 +185,15 @@ type Reply struct {
 	// its Group was not; if it is set, nothing else is.
 	Aborted bool
 	// Found is the kind of record that Get found, or that stood there before
-	// a Set, Delete or Expire with ReturnOld or an unmet condition.
+	// a Set, Delete or Expire with ReturnOld or an unmet condition, or an Add
+	// with unmet Bounds (Value is nil then).
 	Found RecordKind
-	// Delta is what an Add with Bounds has added: less than it was asked to, or
-	// nothing, at a bound.
+	// Delta is what an Add with Bounds has added: what it was asked to, or with
+	// Saturate what leads to the bound, or 0 if it was not applied.
 	Delta int64
 	// Int is Add's new sum (with Bounds and Applied false: the one that is);
-	// otherwise the sum of the counter that was Found,
-	// or with NoValue the length of the value that was.
+	// otherwise the sum of the counter that was Found, or with NoValue the
+	// length of the value that was.
 	Int int64
 	// Value is the value that was Found. It must not be changed: it is shared
 	// with the store. With NoValue it is nil.
@@ -193,7 +205,7 @@ type Reply struct {
 	// NowMillis is the shard time at which the operation was evaluated, set
 	// whenever ExpiresAtMillis is.
 	NowMillis int64
-	// Version is that of the record written (Add, Set, Expire), or of the one
-	// Found. Versions of a key only grow and are never used twice.
+	// Version is that of the record written (Add, Set, Expire) or, if nothing
+	// had to be, of the one that is; or of the one Found. Versions of a key only grow and are never used twice.
 	Version uint64
 }

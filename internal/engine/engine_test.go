@@ -80,14 +80,17 @@ func TestValidateAgreesWithModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ops []felix.Op
-	for n := range 7 * 4 * 5 * 6 * 18 * 2 * 2 {
+	for n := range 7 * 4 * 5 * 8 * 18 * 2 * 2 * 3 {
 		digit := func(base int) int { d := n % base; n /= base; return d }
 		op := felix.Op{
-			Kind: felix.Kind(digit(7)), View: felix.View(digit(4)), If: felix.If(digit(5)), TTL: felix.TTL(digit(6)),
+			Kind: felix.Kind(digit(7)), View: felix.View(digit(4)), If: felix.If(digit(5)), TTL: felix.TTL(digit(8)),
 			ExpireIf: felix.ExpireIf(digit(18)), ReturnOld: digit(2) == 1, ExpiryMillis: 5, Key: []byte("k"),
 		}
 		if digit(2) == 1 {
 			op.Value = []byte("v")
+		}
+		if which := digit(3); which > 0 {
+			op.Bounds = &felix.Bounds{Min: int64(which), Max: 1}
 		}
 		ops = append(ops, op)
 	}

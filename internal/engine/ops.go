@@ -11,7 +11,8 @@ import (
 // see a record that has none.
 const forever = math.MaxInt64
 
-// add evaluates Add: an answer with the new sum, or an error and no change.
+// add evaluates Add: an answer with the new sum, an answer that it is not within
+// the bounds and no change, or an error and no change.
 func (e *evaluation) add() (changed bool) {
 	expiry, ok := e.newExpiry()
 	if !ok {
@@ -30,21 +31,37 @@ func (e *evaluation) add() (changed bool) {
 		}
 	}
 	delta := e.op.Int
-	if delta > 0 && sum > math.MaxInt64-delta || delta < 0 && sum < math.MinInt64-delta {
+	if e.op.Bounds != nil {
+		var end bound
+		if delta, end = within(e.op.Bounds, sum, delta); end == boundUnmet {
+			e.refuseSum(seen, sum)
+			return false
+		} else if end == boundTooFar {
+			e.r.Err = felix.ErrOverflow
+			return false
+		}
+	} else if delta > 0 && sum > math.MaxInt64-delta || delta < 0 && sum < math.MinInt64-delta {
 		e.r.Err = felix.ErrOverflow
 		return false
 	}
-	sum += delta
-	if e.op.TTL == felix.TTLDefault || e.op.TTL == felix.TTLKeep {
-		expiry = e.expiryOf(seen)
+	if old := e.expiryOf(seen); e.keepsExpiry(old) {
+		expiry = old
 	}
 	r := e.r
+	sum += delta
 	r.Applied, r.Int = true, sum
+	if e.op.Bounds != nil {
+		r.Delta = delta
+	}
 	if expiry != 0 {
 		r.ExpiresAtMillis, r.NowMillis = expiry, e.time()
 		if expiry <= r.NowMillis {
 			return e.drop()
 		}
+	}
+	if e.op.Bounds != nil && delta == 0 && seen == record.HasCounter && expiry == e.cell.CounterExpiry && !e.hidesValue(seen) {
+		r.Version = e.cell.CounterVer // at the bound, again: nothing to log
+		return false
 	}
 	r.Version = e.version
 	e.putCounter(sum, expiry)
@@ -153,8 +170,8 @@ func (e *evaluation) expire() (changed bool) {
 
 // hidesValue says that a live value hides behind the counter that was seen.
 func (e *evaluation) hidesValue(seen record.Has) bool {
-	return e.op.View == felix.ViewRedis && seen == record.HasCounter &&
-		e.cell.Has&record.HasValue != 0 && !expired(e.cell.ValueExpiry, e.time())
+	return e.op.View == felix.ViewRedis && seen == record.HasCounter && e.cell.Has&record.HasValue != 0 &&
+		(e.cell.ValueExpiry == 0 || !expired(e.cell.ValueExpiry, e.time()))
 }
 
 // newExpiry is the expiry that the operation asks for, 0 if it asks for none.
@@ -162,14 +179,14 @@ func (e *evaluation) hidesValue(seen record.Has) bool {
 // Redis: also for a record that does not exist or a condition that is not met.
 func (e *evaluation) newExpiry() (expiry int64, ok bool) {
 	ttl := e.op.TTL
-	if ttl != felix.TTLIn && ttl != felix.TTLAt {
+	if ttl < felix.TTLIn {
 		return 0, true
 	}
 	expiry = e.op.ExpiryMillis
 	if expiry > felix.MaxExpiryMillis || expiry <= 0 && e.op.Kind != felix.Expire {
 		return 0, false
 	}
-	if ttl == felix.TTLIn {
+	if ttl == felix.TTLIn || ttl == felix.TTLInIfNone {
 		// No overflow: now is positive, and both are at most MaxExpiryMillis.
 		expiry += e.time()
 	}

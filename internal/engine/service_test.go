@@ -131,7 +131,7 @@ func (c *cache) eval(op *felix.Op, r *felix.Reply) {
 			t.Errorf("%+v on %+v wrote a record with another version than %d: %+v", op, before, c.version, cell)
 		}
 	}
-	timed := op.TTL == felix.TTLIn || op.TTL == felix.TTLAt
+	timed := op.TTL >= felix.TTLIn
 	expiring := op.View != felix.ViewValue && before.CounterExpiry != 0 || op.View != felix.ViewCounter && before.ValueExpiry != 0
 	if clock.asked > 0 && !timed && !expiring || clock.asked > 1 {
 		t.Errorf("%+v on %+v asked the clock %d times", op, before, clock.asked)

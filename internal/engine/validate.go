@@ -16,11 +16,14 @@ func Validate(op *felix.Op) *felix.Error {
 	if op.View > felix.ViewRedis {
 		return refuse("view %d is not known", op.View)
 	}
-	if op.TTL > felix.TTLAt {
+	if op.TTL > felix.TTLAtIfNone {
 		return refuse("ttl mode %d is not known", op.TTL)
 	}
-	if op.Bounds != nil || op.Once != nil {
-		return refuse("bounds and idempotency ids are not known to this build")
+	if op.Once != nil {
+		return refuse("idempotency ids are not known to this build")
+	}
+	if err := validateBounds(op); err != nil {
+		return err
 	}
 	switch op.Kind {
 	case felix.Add:

@@ -101,11 +101,14 @@ func newExpiry(op *felix.Op, old rec, now int64) (int64, bool) {
 		return 0, true
 	}
 	at := big.NewInt(op.ExpiryMillis)
-	if op.TTL == felix.TTLIn {
+	if op.TTL == felix.TTLIn || op.TTL == felix.TTLInIfNone {
 		at.Add(at, big.NewInt(now))
 	}
 	tooLate := at.Cmp(big.NewInt(felix.MaxExpiryMillis)) > 0
 	notPositive := op.Kind != felix.Expire && op.ExpiryMillis <= 0
+	if ifNone := op.TTL == felix.TTLInIfNone || op.TTL == felix.TTLAtIfNone; ifNone && old.expiry != 0 {
+		return old.expiry, !tooLate && !notPositive
+	}
 	return at.Int64(), !tooLate && !notPositive
 }
 
@@ -130,16 +133,49 @@ func (c *cache) add(op *felix.Op, old rec, expiry, now int64) felix.Reply {
 		}
 		sum.SetInt64(n)
 	}
+	before := sum.Int64()
 	sum.Add(sum, big.NewInt(op.Int))
+	reply := felix.Reply{Applied: true, ExpiresAtMillis: expiry}
+	if op.Bounds != nil {
+		inside := clamp(sum, op.Bounds)
+		if inside.Cmp(sum) != 0 && !op.Bounds.Saturate {
+			refusal := found(op, old, now)
+			refusal.Int, refusal.Value = before, nil
+			return refusal
+		}
+		sum = inside
+		delta := new(big.Int).Sub(sum, big.NewInt(before))
+		if !delta.IsInt64() {
+			return felix.Reply{Err: felix.ErrOverflow}
+		}
+		reply.Delta = delta.Int64()
+	}
 	if !sum.IsInt64() {
 		return felix.Reply{Err: felix.ErrOverflow}
 	}
-	reply := felix.Reply{Applied: true, Int: sum.Int64(), ExpiresAtMillis: expiry}
+	reply.Int = sum.Int64()
 	if expiry != 0 {
 		reply.NowMillis = now
 	}
+	_, hasValue := c.values[string(op.Key)]
+	hides := op.View == felix.ViewRedis && hasValue
+	if op.Bounds != nil && old.kind == felix.CounterRecord && old.sum == reply.Int && old.expiry == expiry && !hides {
+		reply.Version = old.version // nothing would be different
+		return reply
+	}
 	reply.Version = c.write(op.View, string(op.Key), rec{kind: felix.CounterRecord, sum: sum.Int64(), expiry: expiry}, now)
 	return reply
+}
+
+// clamp is the number within the bounds that is nearest to sum.
+func clamp(sum *big.Int, bounds *felix.Bounds) *big.Int {
+	if low := big.NewInt(bounds.Min); sum.Cmp(low) < 0 {
+		return low
+	}
+	if high := big.NewInt(bounds.Max); sum.Cmp(high) > 0 {
+		return high
+	}
+	return sum
 }
 
 func (c *cache) set(op *felix.Op, old rec, expiry, now int64) felix.Reply {
@@ -259,7 +295,10 @@ func illegal(op *felix.Op) string {
 		{op.Kind == 0 || op.Kind > felix.Expire, "no such kind of operation"},
 		{op.View > felix.ViewRedis, "no such view"},
 		{op.If > felix.IfVersion, "no such condition"},
-		{op.TTL > felix.TTLAt, "no such ttl mode"},
+		{op.TTL > felix.TTLAtIfNone, "no such ttl mode"},
+		{(op.TTL == felix.TTLInIfNone || op.TTL == felix.TTLAtIfNone) && op.Kind != felix.Add, "only an add sets an expiry where there is none"},
+		{op.Bounds != nil && op.Kind != felix.Add, "only an add has bounds"},
+		{op.Bounds != nil && op.Bounds.Min > op.Bounds.Max, "the minimum is above the maximum"},
 		{op.ExpireIf > 15, "no such expire condition"},
 		{op.Kind == felix.Add && op.View == felix.ViewValue, "a value cannot be added to"},
 		{op.Kind == felix.Set && len(op.Value) > felix.MaxValueBytes, "the value is too long"},

@@ -154,6 +154,9 @@ func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 		if op.View == felix.ViewValue && rng.IntN(10) != 0 {
 			op.View = felix.ViewRedis
 		}
+		if rng.IntN(3) == 0 {
+			op.Bounds = g.bounds()
+		}
 	case felix.Set:
 		if op.View == felix.ViewCounter {
 			op.Int = pick[int64](rng, 0, 7, -7, math.MaxInt64, math.MinInt64, int64(rng.Uint64()))
@@ -178,8 +181,9 @@ func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 	if rng.IntN(100) == 0 { // probably illegal
 		op.ExpireIf = felix.ExpireIf(rng.IntN(20))
 		op.If = felix.If(rng.IntN(5))
-		op.TTL = pick(rng, felix.TTLDefault, felix.TTLKeep, felix.TTLClear, felix.TTLAt+1)
+		op.TTL = pick(rng, felix.TTLDefault, felix.TTLKeep, felix.TTLClear, felix.TTLInIfNone, felix.TTLAtIfNone+1)
 		op.Kind = felix.Kind(rng.IntN(7))
+		op.Bounds = pick(rng, nil, nil, g.bounds(), &felix.Bounds{Min: 1})
 	}
 	return op
 }
@@ -214,6 +218,19 @@ func (g *Generator) expiry(op *felix.Op) {
 	}
 	if op.TTL != felix.TTLIn && op.TTL != felix.TTLAt && rng.IntN(10) != 0 {
 		op.ExpireIf = 0
+	}
+	if op.Kind == felix.Add && op.TTL >= felix.TTLIn && rng.IntN(2) == 0 {
+		op.TTL += felix.TTLInIfNone - felix.TTLIn
+	}
+}
+
+func (g *Generator) bounds() *felix.Bounds {
+	rng := g.rng
+	n := rng.Int64N(1200) - 600
+	return &felix.Bounds{
+		Min:      pick(rng, math.MinInt64, 0, n, math.MaxInt64-7),
+		Max:      pick(rng, math.MaxInt64, n+rng.Int64N(100), n+500, math.MinInt64+7),
+		Saturate: rng.IntN(2) == 0,
 	}
 }
 

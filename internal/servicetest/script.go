@@ -3,6 +3,7 @@ package servicetest
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/felix-go/felix"
@@ -35,6 +36,18 @@ func in(millis int64) option {
 func at(millis int64) option {
 	return func(op *felix.Op) { op.TTL, op.ExpiryMillis = felix.TTLAt, millis }
 }
+
+// between bounds the sum of an add, and saturating lets it go as far as they are.
+func between(low, high int64) option {
+	return func(op *felix.Op) { op.Bounds = &felix.Bounds{Min: low, Max: high} }
+}
+
+func atMost(n int64) option { return between(math.MinInt64, n) }
+
+func saturating(op *felix.Op) { op.Bounds.Saturate = true }
+
+// ifNone lets an add set its expiry only where there is none.
+func ifNone(op *felix.Op) { op.TTL += felix.TTLInIfNone - felix.TTLIn }
 
 func makeOp(op felix.Op, options []option) felix.Op {
 	for _, o := range options {
@@ -74,6 +87,9 @@ var (
 )
 
 func sum(n int64) felix.Reply { return felix.Reply{Applied: true, Int: n} }
+
+// moved is the reply to an add with bounds that has added delta.
+func moved(n, delta int64) felix.Reply { return felix.Reply{Applied: true, Int: n, Delta: delta} }
 
 func counter(n int64) felix.Reply { return felix.Reply{Found: felix.CounterRecord, Int: n} }
 
@@ -142,7 +158,7 @@ func replyDiffers(got, want felix.Reply) string {
 		return why
 	}
 	if got.Err != nil {
-		if got.Applied || got.Found != 0 || got.Int != 0 || got.Value != nil || got.ExpiresAtMillis != 0 || got.NowMillis != 0 || got.Version != 0 {
+		if got.Applied || got.Found != 0 || got.Int != 0 || got.Delta != 0 || got.Value != nil || got.ExpiresAtMillis != 0 || got.NowMillis != 0 || got.Version != 0 {
 			return "a reply with an error has nothing else"
 		}
 		return ""
@@ -154,6 +170,8 @@ func replyDiffers(got, want felix.Reply) string {
 		return "Found"
 	case got.Int != want.Int:
 		return "Int"
+	case got.Delta != want.Delta:
+		return "Delta"
 	case !bytes.Equal(got.Value, want.Value):
 		return "Value"
 	case got.ExpiresAtMillis != want.ExpiresAtMillis:
@@ -196,7 +214,8 @@ func (w versionWatch) check(t *testing.T, what string, op *felix.Op, r *felix.Re
 	}
 	newest, key := w[string(op.Key)], string(op.Key)
 	over := op.TTL == felix.TTLAt && op.ExpiryMillis < far/2 // writes nothing
-	wrote := r.Applied && (op.Kind == felix.Add || op.Kind == felix.Set) && !over
+	same := op.Bounds != nil && r.Delta == 0                 // may have had nothing to write
+	wrote := r.Applied && (op.Kind == felix.Add || op.Kind == felix.Set) && !over && !same
 	if wrote && r.Version <= newest {
 		t.Errorf("%s: version %d after version %d of the same key: versions only grow and are never used twice", what, r.Version, newest)
 	}
@@ -211,8 +230,8 @@ func show(r felix.Reply) string {
 	if len(v) > 50 {
 		v = v[:50] + "…"
 	}
-	return fmt.Sprintf("{applied %v, found %d, int %d, value %q, expires %d, now %d, version %d}",
-		r.Applied, r.Found, r.Int, v, r.ExpiresAtMillis, r.NowMillis, r.Version)
+	return fmt.Sprintf("{applied %v, found %d, int %d, delta %d, value %q, expires %d, now %d, version %d}",
+		r.Applied, r.Found, r.Int, r.Delta, v, r.ExpiresAtMillis, r.NowMillis, r.Version)
 }
 
 func describe(op *felix.Op) string {
@@ -227,6 +246,10 @@ func describe(op *felix.Op) string {
 		}
 		return fmt.Sprintf("%q", b)
 	}
-	return fmt.Sprintf("%s %s {view %d, value %s, int %d, if %d version %d, ttl %d %d, expire if %d, old %v}",
-		kind, short(op.Key), op.View, short(op.Value), op.Int, op.If, op.Version, op.TTL, op.ExpiryMillis, op.ExpireIf, op.ReturnOld)
+	bounds := "none"
+	if op.Bounds != nil {
+		bounds = fmt.Sprintf("%+v", *op.Bounds)
+	}
+	return fmt.Sprintf("%s %s {view %d, value %s, int %d, bounds %s, if %d version %d, ttl %d %d, expire if %d, old %v}",
+		kind, short(op.Key), op.View, short(op.Value), op.Int, bounds, op.If, op.Version, op.TTL, op.ExpiryMillis, op.ExpireIf, op.ReturnOld)
 }

@@ -34,6 +34,7 @@ func Run(t *testing.T, newService func(t *testing.T) felix.Service) {
 		{"Names", testNames},
 		{"Keys", testKeys},
 		{"Counters", testCounters},
+		{"Bounds", testBounds},
 		{"Records", testRecords},
 		{"Redis", testRedis},
 		{"Illegal", testIllegal},

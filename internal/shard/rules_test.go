@@ -442,13 +442,17 @@ func TestRule5ARefusalWritesNothing(t *testing.T) {
 	k.want("add", 0, math.MaxInt64, 0)
 	entries, last := a.Stats().Entries, a.lastIndex
 	k = a.ops(add("max", 1), get("none"), felix.Op{Kind: felix.Delete, Key: []byte("none")},
-		felix.Op{Kind: felix.Set, Key: []byte("max"), If: felix.IfVersion, Version: 1})
+		felix.Op{Kind: felix.Set, Key: []byte("max"), If: felix.IfVersion, Version: 1},
+		felix.Op{Kind: felix.Add, Key: []byte("max"), Int: 1, Bounds: &felix.Bounds{Max: 5}},
+		felix.Op{Kind: felix.Add, Key: []byte("max"), Int: 1, Bounds: &felix.Bounds{Max: math.MaxInt64, Saturate: true}})
 	c.block = types(raftpb.MsgHeartbeatResp)
 	c.run()
 	k.waits("a refusal is a read, which waits for a fence")
 	c.block = nil
 	c.run()
 	k.want("overflow", 0, 0, felix.OutOfRange)
+	k.want("unmet bound", 4, math.MaxInt64, 0)
+	k.want("at the bound", 5, math.MaxInt64, 0)
 	if a.Stats().Entries != entries || a.lastIndex != last {
 		t.Errorf("refusals made %d entries", a.Stats().Entries-entries)
 	}
