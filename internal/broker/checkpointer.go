@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/store"
 )
 
@@ -149,6 +150,7 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 				r.wantCheckpoint = false
 				r.capture = &captureJob{replica: r, capture: r.shard.Table().BeginCheckpoint(),
 					captured: make(chan struct{}), finished: make(chan struct{})}
+				c.b.chainStored(r)
 				r.savedAt = now
 				jobs = append(jobs, r.capture)
 				w.activate(r)
@@ -182,6 +184,14 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 	}
 	c.goOn()
 	return nil
+}
+
+// chainStored leaves the chain out of the replica's checkpoint that has begun if
+// there may be builds in the cluster that could not read it.
+func (b *Broker) chainStored(r *replica) {
+	if !b.view().features[replicaHashes] && r.flushed.Chain.Base == 0 {
+		r.capture.capture.Checkpoint.Applied.Chain = record.Chain{}
+	}
 }
 
 // goOn has all shards look whether they still must wait for room.

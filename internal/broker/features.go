@@ -11,6 +11,7 @@ import (
 // featureSummaries say what features are, for people.
 var featureSummaries = map[string]string{
 	leaseFreeReads: "every broker can confirm reads of quorum caches by a majority, and does unless it was started with --reads lease",
+	replicaHashes:  "every broker stores what it compares its replicas with others by, and goes on from there when it restarts",
 }
 
 // Features implements felix.Cluster.

@@ -29,7 +29,7 @@ func TestNewDirectory(t *testing.T) {
 			first = readIdentity(t, mem)
 		}
 		v := checkWhole(t, b, mem)
-		if !v.features[leaseFreeReads] || len(v.features) != 1 || len(v.caches) != 1 {
+		if !v.features[leaseFreeReads] || len(v.features) != len(supportedFeatures()) || len(v.caches) != 1 {
 			t.Errorf("%v are finalized; the caches are %v", v.features, v.caches)
 		}
 		id := readIdentity(t, mem)

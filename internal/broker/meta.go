@@ -71,7 +71,9 @@ func (b *Broker) firstRecords(id *identity, isNew bool) ([]felix.Op, error) {
 		put(nodeKey(f.ID), n)
 	}
 	if isNew {
-		put([]byte(featurePrefix+leaseFreeReads), &featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now})
+		for _, feature := range supportedFeatures() {
+			put([]byte(featurePrefix+feature), &featureMeta{Format: featureMetaFormat, FinalizedAtMillis: now})
+		}
 	}
 	put([]byte(clusterKey), &clusterMeta{Format: clusterMetaFormat, ClusterID: id.ClusterID, CreatedAtMillis: now, Shard: metaPlacement(id.Founders)})
 	return ops, errors.Join(errs...)

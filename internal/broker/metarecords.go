@@ -34,9 +34,13 @@ const (
 // confirm reads by fences.
 const leaseFreeReads = "lease_free_reads"
 
+// replicaHashes is the feature whose finalizing refuses a build that cannot read an
+// applied record with a chain. Before, chains are not stored.
+const replicaHashes = "replica_hashes"
+
 // supportedFeatures are those that this build can live with when they are
 // finalized.
-func supportedFeatures() []string { return []string{leaseFreeReads} }
+func supportedFeatures() []string { return []string{leaseFreeReads, replicaHashes} }
 
 // clusterMeta is the cluster: its identity, and where the meta shard itself is.
 type clusterMeta struct {

@@ -130,12 +130,18 @@ type Applied struct {
 	Ceiling   int64  // the clock ceiling, Unix milliseconds
 	Version   uint64 // the highest version of any record ever written
 	Counts    Counts
+	Chain     Chain  // of the entries up to Index
 	ConfState []byte // raftpb.ConfState, protobuf
 }
 
-// AppendApplied is the stored form.
+// AppendApplied is the stored form: without a chain it is one that builds read
+// which know of none.
 func AppendApplied(b []byte, a Applied) []byte {
-	b = append(b, shardFormat)
+	format := byte(shardFormat)
+	if a.Chain.Base != 0 {
+		format += appliedChained
+	}
+	b = append(b, format)
 	b = binary.AppendUvarint(b, a.Index)
 	b = binary.AppendUvarint(b, a.Term)
 	b = binary.AppendUvarint(b, uint64(a.Ceiling))
@@ -143,6 +149,9 @@ func AppendApplied(b []byte, a Applied) []byte {
 	b = binary.AppendVarint(b, a.Counts.Counters)
 	b = binary.AppendVarint(b, a.Counts.Values)
 	b = binary.AppendVarint(b, a.Counts.Keys)
+	if a.Chain.Base != 0 {
+		b = appendChain(b, a.Chain)
+	}
 	return append(b, a.ConfState...)
 }
 
@@ -152,8 +161,15 @@ func ReadApplied(b []byte) (Applied, error) {
 	format := d.byte()
 	a := Applied{Index: d.uvarint(), Term: d.uvarint(), Ceiling: int64(d.uvarint()), Version: d.uvarint()}
 	a.Counts = Counts{Counters: d.varint(), Values: d.varint(), Keys: d.varint()}
-	if d.bad || format != shardFormat || a.Ceiling < 0 {
+	chained := format == shardFormat+appliedChained
+	if chained {
+		a.Chain = d.chain()
+	}
+	if d.bad || !chained && format != shardFormat || a.Ceiling < 0 {
 		return Applied{}, fmt.Errorf("%w: applied state of %d bytes, format %d", ErrCorrupt, len(b), format)
+	}
+	if err := a.Chain.check(a.Index); chained && err != nil {
+		return Applied{}, err
 	}
 	a.ConfState = append([]byte(nil), d.rest...)
 	return a, nil

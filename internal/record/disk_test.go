@@ -3,6 +3,7 @@ package record
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -35,6 +36,8 @@ func applieds() []Applied {
 		{Index: 7, Term: 2, Ceiling: 3, Counts: Counts{1, 2, 3}, ConfState: []byte("conf")},
 		{Index: math.MaxUint64, Term: math.MaxUint64, Ceiling: math.MaxInt64,
 			Counts: Counts{math.MaxInt64, math.MinInt64, -1}, ConfState: []byte{1, 0xff, 0}},
+		{Index: 9, Term: 2, Chain: Chain{Base: 9}},
+		{Index: math.MaxUint64, Chain: Chain{Base: 300, Sum: math.MaxUint64 - 1}, ConfState: []byte{0}},
 	}
 }
 
@@ -115,6 +118,31 @@ func TestAppliedRoundTrip(t *testing.T) {
 		_, err = ReadApplied(b)
 		corrupt(t, "an applied record of another format", err)
 	}
+}
+
+// TestAppliedOfOlderBuilds: a record of format 1 is read, and says that nothing is
+// known of the chain; without one, it is what is written.
+func TestAppliedOfOlderBuilds(t *testing.T) {
+	old := []byte{1, 7, 2, 3, 4, 2, 4, 6, 'c'}
+	want := Applied{Index: 7, Term: 2, Ceiling: 3, Version: 4, Counts: Counts{1, 2, 3}, ConfState: []byte("c")}
+	if got, err := ReadApplied(old); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, error %v, want %+v", got, err, want)
+	}
+	if b := AppendApplied(nil, want); !bytes.Equal(b, old) {
+		t.Errorf("written as %v, want %v", b, old)
+	}
+}
+
+// TestImpossibleChains: a chain that does not end with the state means damage.
+func TestImpossibleChains(t *testing.T) {
+	for _, c := range []Chain{{Base: 8}, {Base: 7, Sum: 1}} {
+		_, err := ReadApplied(AppendApplied(nil, Applied{Index: 7, Chain: c}))
+		corrupt(t, fmt.Sprintf("a chain %+v of entry 7", c), err)
+	}
+	b := AppendApplied(nil, Applied{Index: 7, Chain: Chain{Base: 1, Sum: 1}})
+	b[8] = 0 // Base
+	_, err := ReadApplied(b)
+	corrupt(t, "a chain without a base", err)
 }
 
 func replicas() []Replica {

@@ -230,8 +230,7 @@ func (s *Shard) applyConfChange(e *raftpb.Entry) error {
 		s.fencePending, s.fenceWanted = false, true
 	}
 	s.cfg.Log.SetConfState(conf)
-	s.table.SkipTo(e.GetIndex(), e.GetTerm())
-	s.table.SetConfState(encoded)
+	s.table.SkipTo(e.GetIndex(), e.GetTerm(), byte(e.GetType()), e.GetData(), encoded)
 	return nil
 }
 

@@ -99,6 +99,9 @@ var mutations = []mutation{
 		if planted("forgotten-record") && e.flight == 0 {
 			e.expiry = 0
 		}`},
+	{"lost-chain", "the hash of what was applied goes on through crashes and snapshots", 100, "store/chain.go",
+		"	if t.applied.Chain.Base == 0 {",
+		"	if t.applied.Chain.Base == 0 || planted(\"lost-chain\") {"},
 	{"small-majority", "quorum: a majority decides", 200, "shard/ready.go",
 		"	if commit := rd.HardState.GetCommit(); commit > s.commit {",
 		"	if planted(\"small-majority\") && s.leader {\n		s.commit = max(s.commit, s.lastIndex)\n	}\n	if commit := rd.HardState.GetCommit(); commit > s.commit {"},

@@ -141,6 +141,7 @@ type Table struct {
 	freeFlight []uint32
 
 	applied record.Applied
+	chain   chain
 	// held counts the applied records that are in the table. Where it equals
 	// applied.Counts, the table is complete: what it lacks does not exist.
 	held record.Counts
@@ -167,6 +168,7 @@ type Table struct {
 // NewTable makes the table of a shard whose DB state is applied.
 func NewTable(applied record.Applied, budget *Budget) *Table {
 	t := &Table{applied: applied, budget: budget, seed: maphash.MakeSeed()}
+	t.beginChain()
 	t.reset()
 	return t
 }
@@ -194,9 +196,6 @@ func (t *Table) Applied() record.Applied { return t.applied }
 
 // Generation changes when a ClearShard or a snapshot made every Ref void.
 func (t *Table) Generation() uint64 { return t.generation }
-
-// SetConfState notes the Raft configuration as of the last applied entry.
-func (t *Table) SetConfState(conf []byte) { t.applied.ConfState = conf }
 
 // Bytes is roughly what the table holds in memory.
 func (t *Table) Bytes() int64 { return t.bytes }

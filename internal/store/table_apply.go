@@ -62,17 +62,25 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 			t.freeFlightOf(e)
 		}
 	}
-	t.applied.Index, t.applied.Term = index, term
+	t.advance(index, term, 0, payload)
 	t.applied.Ceiling = max(t.applied.Ceiling, r.Header.Ceiling)
 	t.applied.Counts.Add(r.Header.Change)
 	t.tellDirty()
 	return nil
 }
 
-// SkipTo notes an entry without writes (a configuration change).
-func (t *Table) SkipTo(index, term uint64) {
+// SkipTo applies an entry that changes no record but the Raft configuration, to
+// conf; kind is Raft's type of it.
+func (t *Table) SkipTo(index, term uint64, kind byte, data, conf []byte) {
 	invariant.Check(index == t.applied.Index+1, "entry %d was applied after %d", index, t.applied.Index)
+	t.applied.ConfState = conf
+	t.advance(index, term, kind, data)
+}
+
+// advance notes that an entry is applied.
+func (t *Table) advance(index, term uint64, kind byte, data []byte) {
 	t.applied.Index, t.applied.Term = index, term
+	t.link(kind, data)
 }
 
 // applyWrite makes a write; complete is what the table was before the entry.

@@ -15,6 +15,7 @@ func (t *Table) Install(a record.Applied) {
 	t.clearDisk = false
 	t.applied = a
 	t.applied.ConfState = bytes.Clone(a.ConfState)
+	t.beginChain()
 	t.tellDirty()
 }
 

@@ -117,6 +117,7 @@ type life struct {
 	term    uint64
 	ceiling int64
 	version uint64
+	sums    map[uint64]uint64 // of the chain, by index
 	log     map[uint64]logged // all entries from the disk's applied index on
 	last    uint64            // index of the last one
 
@@ -133,7 +134,7 @@ type life struct {
 
 func newLife(t *testing.T, seed uint64, db *DB) *life {
 	l := &life{t: t, rng: rand.New(rand.NewPCG(seed, 1)), applied: cells{}, term: 1, index: 1, last: 1, base: 1 << 40,
-		log: map[uint64]logged{}, steps: map[string]int{}, disk: disk{cells: cells{}, db: db}}
+		sums: map[uint64]uint64{}, log: map[uint64]logged{}, steps: map[string]int{}, disk: disk{cells: cells{}, db: db}}
 	for i := range 40 {
 		l.keys = append(l.keys, fmt.Sprintf("key%d", i))
 	}
@@ -354,11 +355,12 @@ func (l *life) apply() {
 	l.index++
 	e := l.log[l.index]
 	if e.conf {
-		l.table.SkipTo(l.index, e.term)
+		l.table.SkipTo(l.index, e.term, 1, nil, []byte("conf"))
 	} else if err := l.table.Apply(l.index, e.term, e.payload, e.touched); err != nil {
 		l.t.Fatal(err)
 	}
 	l.applied.apply(e)
+	l.sums[l.index] = chainAfter(l.sums[l.index-1], l.index, &e)
 	l.ceiling, l.version = max(l.ceiling, e.ceiling), max(l.version, e.highest)
 	if e.clear && l.capture != nil {
 		if !l.capture.Aborted() {
@@ -456,6 +458,7 @@ func (l *life) checkpoint() {
 func (l *life) wantApplied() record.Applied {
 	a := appliedAt(l.index)
 	a.Term, a.Ceiling, a.Version, a.Counts = l.table.Applied().Term, l.ceiling, l.version, l.applied.counts()
+	a.Chain = record.Chain{Base: 1, Sum: l.sums[l.index]}
 	return a
 }
 

@@ -225,7 +225,7 @@ func TestBrokenCallsEndTheProcess(t *testing.T) {
 	for name, do := range map[string]func(*Table){
 		"an entry left out":     func(table *Table) { _ = table.Apply(4, 1, nil, nil) },
 		"an entry twice":        func(table *Table) { _ = table.Apply(2, 1, nil, nil) },
-		"a configuration twice": func(table *Table) { table.SkipTo(2, 1) },
+		"a configuration twice": func(table *Table) { table.SkipTo(2, 1, 1, nil, nil) },
 		"two checkpoints":       func(table *Table) { table.BeginCheckpoint(); table.BeginCheckpoint() },
 		"a record not asked for": func(table *Table) {
 			ref, _ := table.Find([]byte("a"))
