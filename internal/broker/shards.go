@@ -144,7 +144,9 @@ func (b *Broker) newShard(r *replica, mine record.Replica, silent int) (*shard.S
 // leaseFor is how long a leader may rely on what others have promised. They keep
 // it for electionTicks less what is left of the stride in which they have heard of
 // it; one more tick, and a tenth, are for clocks that go at different speeds.
-func leaseFor(tick time.Duration) time.Duration { return (electionTicks - maxStride - 1) * tick / 10 * 9 }
+func leaseFor(tick time.Duration) time.Duration {
+	return (electionTicks - maxStride - 1) * tick / 10 * 9
+}
 
 // release takes a shard's local replica, if there is one, away from its worker.
 // What it has under way fails with err, or, without one, goes elsewhere where it
