@@ -35,7 +35,7 @@ context, which beats the default. What begins with '-' and is no flag goes after
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}, a.cacheCommands(), a.counterCommands(), a.nodeCommands(), a.shardCommands(), a.topologyCommand(), a.featureCommands(),
-		a.contextCommands(), a.versionCommand())
+		a.benchCommands(), a.contextCommands(), a.versionCommand())
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.errOut)

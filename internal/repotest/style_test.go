@@ -20,7 +20,7 @@ var edges = []string{
 	"internal/broker",            // the runner: it gives shards their time
 	"internal/daemon",            // how long a start took
 	"internal/httpapi",           // deadlines of bodies
-	"internal/netloop",           // deadlines of sockets, pacing
+	"internal/load", "internal/netloop",           // deadlines of sockets, pacing
 	"internal/peer",              // the default of Options.Mono
 	"internal/raftlog",           // how long a sync took
 	"internal/redisapi",          // the default of Options.Now
