@@ -228,7 +228,7 @@ func TestTracesAgainstReferences(t *testing.T) {
 		t.Run(a.String(), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(7, uint64(a)))
 			data := make([]byte, 1500)
-			for range 150 {
+			for range 60 {
 				for i := range data {
 					data[i] = byte(random.Uint32())
 				}
