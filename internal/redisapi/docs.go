@@ -50,7 +50,8 @@ const docsHead = `# Redis protocol
 <!-- Generated from the command table: go test ./internal/redisapi -run TestDocs -update -->
 
 Felix speaks RESP2 and RESP3 (after ` + "`HELLO 3`" + `). Replies, errors and edge cases are those of Redis 7.0.15; a differential
-test compares them byte for byte with a real one. Counters and values appear as one keyspace of strings: a canonical
+test compares them byte for byte with a real one. INCREX is that of Redis 8.8, as its documentation and its tests
+have it. Counters and values appear as one keyspace of strings: a canonical
 64-bit integer is the counter of that key, any other string its value.
 
 A connection starts in the cache ` + "`default/default/default`" + `. ` + "`AUTH tenant/namespace/cache token`" + ` or

@@ -18,6 +18,7 @@ const (
 	renderKnown     render = iota // the bytes are known since Parse
 	renderSlow                    // the slow function has them
 	renderInt                     // Add's sum
+	renderChange                  // Add's sum and what it has added
 	renderOK                      // OK if every operation has no error
 	renderIfApplied               // OK if applied, otherwise null
 	renderApplied                 // how many were applied
@@ -72,6 +73,8 @@ func one(b []byte, r *request, reply *felix.Reply) []byte {
 	switch r.render {
 	case renderInt:
 		return resp.AppendInt(b, reply.Int)
+	case renderChange:
+		return resp.AppendInt(resp.AppendInt(resp.AppendArray(b, 2), reply.Int), reply.Delta)
 	case renderValue:
 		return appendFound(b, r.version, reply)
 	case renderIfApplied:
@@ -207,6 +210,9 @@ func (h *Handler) errorText(cmd *command, scope felix.Scope, err *felix.Error) s
 	case felix.ErrNotInteger:
 		return msgNotInteger
 	case felix.ErrOverflow:
+		if cmd.name == "increx" { // its sum has bounds: what overflows is the way to one
+			return "ERR applied increment would overflow"
+		}
 		return "ERR increment or decrement would overflow"
 	case felix.ErrInvalidExpire:
 		return invalidExpire(cmd)

@@ -123,7 +123,7 @@ const maxFolded = 16
 func newTable() *table {
 	t := &table{unknown: &command{name: "unknown"}}
 	for _, group := range [][]*command{
-		stringCommands(), swapCommands(), counterCommands(), manyCommands(), keyCommands(), listCommands(),
+		stringCommands(), swapCommands(), counterCommands(), increxCommands(), manyCommands(), keyCommands(), listCommands(),
 		expiryCommands(), lifetimeCommands(),
 		connectionCommands(), serverCommands(), transactionCommands(),
 	} {

@@ -11,8 +11,8 @@ import (
 )
 
 // newer are the commands that Redis 7.0.15 does not have (exception
-// newer-client).
-var newer = []string{"client|setinfo", "client|no-touch"}
+// newer-client, and INCREX of 8.8).
+var newer = []string{"client|setinfo", "client|no-touch", "increx"}
 
 // runCommands compares what COMMAND says of every command that Felix has, and
 // the answers to wrong numbers of arguments.
