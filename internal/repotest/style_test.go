@@ -15,12 +15,12 @@ const (
 
 // edges are the packages that may ask for the time: all others are told it.
 var edges = []string{
-	"bench",                      // measures
-	"client",                     // deadlines of calls
-	"internal/broker",            // the runner: it gives shards their time
-	"internal/daemon",            // how long a start took
-	"internal/httpapi",           // deadlines of bodies
-	"internal/load", "internal/netloop",           // deadlines of sockets, pacing
+	"bench",                             // measures
+	"client",                            // deadlines of calls
+	"internal/broker",                   // the runner: it gives shards their time
+	"internal/daemon",                   // how long a start took
+	"internal/httpapi",                  // deadlines of bodies
+	"internal/load", "internal/netloop", // deadlines of sockets, pacing
 	"internal/peer",              // the default of Options.Mono
 	"internal/raftlog",           // how long a sync took
 	"internal/redisapi",          // the default of Options.Now
