@@ -25,8 +25,9 @@ const (
 	SlidingLog
 	// TokenBucket holds Policy.Burst tokens and gets Policy.Limit of them each
 	// Policy.PeriodMillis, evenly. It is the generic cell rate algorithm (GCRA,
-	// ITU-T I.371, annex A) in its form as a leaky bucket that is counted in whole tokens and an
-	// exact fraction.
+	// ITU-T I.371) in its form as a continuous-state leaky bucket. The state is what
+	// the bucket lacked at a time, and not the time at which it will be full
+	// (the theoretical arrival time): so a change of the rate can be honoured.
 	TokenBucket
 	// Concurrency counts holds that are not released and not expired. See Hold.
 	Concurrency
@@ -85,8 +86,9 @@ type Limiter struct {
 	calendar *calendar // nil without a Unit
 }
 
-// New makes a policy ready, with zones for the name of its time zone. It allocates only
-// for a policy with a Unit, so one that comes with its request can be made for each.
+// New makes a policy ready. zones may be nil for a policy without a Zone. It allocates
+// only for one with a Unit, so a policy that comes with its request can be made for
+// each; one with a Unit is better kept, as it remembers its window.
 // Error: felix.InvalidArgument, with the field and what it may be.
 func New(p Policy, zones *Zones) (Limiter, error) {
 	if err := p.validate(); err != nil {
