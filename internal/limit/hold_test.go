@@ -179,12 +179,27 @@ func TestHoldExpires(t *testing.T) {
 	if _, _, _, done := l.Renew(s, first, 9000, 6000); done {
 		t.Error("a hold was renewed that had expired")
 	}
+	if _, _, done := l.Release(s, Hold{second.Amount + 1, second.ExpiresAtMillis}, 6000); done {
+		t.Error("more was released than is held")
+	}
 	if held := l.Held(s, 6000); held != 4 {
 		t.Errorf("%d held, want the second's 4", held)
 	}
 	s, expires, done := l.Release(s, second, 6000)
 	if !done || expires != 6000 || l.Held(s, 6000) != 0 {
 		t.Errorf("released: %v, expires %d, %d held", done, expires, l.Held(s, 6000))
+	}
+}
+
+// What another algorithm has counted is no hold; a denial leaves even that be.
+func TestHoldsStartAfresh(t *testing.T) {
+	k := used(t, examples[0], 7, 1000)
+	l := made(t, Policy{Algorithm: Concurrency, Limit: 10, PeriodMillis: 5000})
+	if d, _, s := l.Acquire(k.s, 11, 0, 1000); d.Allowed || d.Remaining != 10 || !same(s, k.s) {
+		t.Errorf("denied: %+v, %+v", d, s)
+	}
+	if d, _, s := l.Acquire(k.s, 10, 0, 1000); !d.Allowed || l.Held(s, 1000) != 10 || l.Held(k.s, 1000) != 0 {
+		t.Errorf("allowed: %+v, %+v", d, s)
 	}
 }
 
