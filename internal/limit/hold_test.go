@@ -140,7 +140,7 @@ func TestManyHoldsTakeLittle(t *testing.T) {
 	}{{15, false, 250}, {41, false, 250}, {41, true, 6000}} {
 		var s State
 		now, most := int64(1_000_000), 0
-		for range 4000 {
+		for range 1500 {
 			ttl := int64(1) << c.longest
 			if c.mixed {
 				ttl = 1 + random.Int64N(int64(1)<<random.Int64N(c.longest+1))
