@@ -11,12 +11,17 @@ import (
 // (outcome_unknown) or not (unavailable); the memory of ops then stays in use
 // until the cache has finished with it, so it must not be reused.
 func Do(ctx context.Context, cache Cache, ops ...Op) ([]Reply, error) {
+	return DoGroups(ctx, cache, ops, nil)
+}
+
+// DoGroups is Do with Batch.Groups.
+func DoGroups(ctx context.Context, cache Cache, ops []Op, groups []Group) ([]Reply, error) {
 	w := &waiter{done: make(chan struct{})}
 	w.left.Store(int32(len(ops)))
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	b := &Batch{Ops: ops, Replies: make([]Reply, len(ops)), Done: w}
+	b := &Batch{Ops: ops, Groups: groups, Replies: make([]Reply, len(ops)), Done: w}
 	if deadline, ok := ctx.Deadline(); ok {
 		b.Deadline = deadline
 	}

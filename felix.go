@@ -199,23 +199,6 @@ type Batch struct {
 	Done Completer
 }
 
-// Group is a run of a batch's operations that is evaluated at one moment, with
-// nothing in between, and whose effects are one log entry: all of it survives or
-// nothing. All its keys are of one shard; otherwise each operation answers
-// ErrCrossShard. So does one that is too large for an entry, with
-// resource_exhausted.
-type Group struct {
-	From, To int32 // Ops[From:To]
-	// AllOrNothing applies nothing if any operation of the group answers an
-	// error or is not Applied; the others' replies are Aborted. (A Get cannot
-	// fail so, nor a Delete of what is not there.) Without it only a Check that
-	// does not hold has that effect: as Redis's EXEC, where one command's error
-	// does not stop the next.
-	AllOrNothing bool
-	// Once is the id of the whole group, or nil; its operations have none then.
-	Once *Once
-}
-
 // Completer receives the operations of a batch as they finish.
 type Completer interface {
 	// OpsDone says that b.Replies[i] is filled for every i in part. Every

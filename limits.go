@@ -16,6 +16,10 @@ const (
 	// MaxBatchItems bounds the operations of one API request, so that one
 	// request cannot occupy a shard for longer than about ten milliseconds.
 	MaxBatchItems = 10_000
+	// MaxGroupBytes bounds what an atomic group writes, keys and values together:
+	// it is one log entry, which holds up everything that shares its shard's log,
+	// as the largest value does.
+	MaxGroupBytes = 4 << 20
 	// MaxIDBytes bounds an idempotency id: room for a UUID or a hash in text, and
 	// for who made it.
 	MaxIDBytes = 128

@@ -17,8 +17,8 @@ const (
 	Delete
 	// Expire changes when the record expires, on ExpireIf.
 	Expire
-	// Check says whether If holds and changes nothing. In a Group it is what
-	// the rest depends on.
+	// Check says in Reply.Applied whether If holds, and what was Found if it
+	// does not; it changes nothing. In a Group it is what the rest depends on.
 	Check
 )
 
@@ -51,7 +51,7 @@ const (
 	ValueRecord
 )
 
-// If is the condition of a Set or Delete. Unmet, nothing changes and
+// If is the condition of a Set, Delete or Check. Unmet, nothing changes and
 // Reply.Applied is false: an answer, not an error.
 type If uint8
 
@@ -174,7 +174,8 @@ type Reply struct {
 	// outcome_unknown, may have been). If it is set, nothing else is.
 	Err *Error
 	// Applied says that the operation took effect: an Add without Bounds and an
-	// unconditional Set always do; Delete if there was something to delete; Expire if the
+	// unconditional Set always do; Delete if there was something to delete; a
+	// Check if its condition holds; Expire if the
 	// record exists and its conditions held (also when the effect was to
 	// delete it).
 	Applied bool
@@ -185,7 +186,7 @@ type Reply struct {
 	// its Group was not; if it is set, nothing else is.
 	Aborted bool
 	// Found is the kind of record that Get found, or that stood there before
-	// a Set, Delete or Expire with ReturnOld or an unmet condition, or an Add
+	// a Set, Delete, Check or Expire with ReturnOld or an unmet condition, or an Add
 	// with unmet Bounds (Value is nil then).
 	Found RecordKind
 	// Delta is what an Add with Bounds has added: what it was asked to, or with

@@ -59,8 +59,19 @@ func (c *cache) Submit(batch *felix.Batch) {
 	if len(s.byShard) < len(c.shards) {
 		s.byShard = make([]*shard.Request, len(c.shards))
 	}
-	total := int64(0)
-	for i := range batch.Ops {
+	total, groups := int64(0), batch.Groups
+	for i := 0; i < len(batch.Ops); i++ {
+		if len(groups) > 0 && int(groups[0].From) == i {
+			g := &groups[0]
+			groups = groups[1:]
+			if c.refuseGroup(batch, g) {
+				for ; i < int(g.To); i++ {
+					s.rejected = append(s.rejected, int32(i))
+				}
+				i-- // of the loop
+				continue
+			}
+		}
 		op := &batch.Ops[i]
 		if err := engine.Validate(op); err != nil {
 			batch.Replies[i] = felix.Reply{Err: err}

@@ -48,6 +48,9 @@ func Eval(op *felix.Op, cell *record.Cell, version uint64, clock Clock, r *felix
 		return e.delete()
 	case felix.Expire:
 		return e.expire()
+	case felix.Check:
+		e.check()
+		return false
 	}
 	invariant.Fail("an operation of kind %d reached evaluation", op.Kind)
 	return false

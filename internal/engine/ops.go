@@ -121,6 +121,14 @@ func (e *evaluation) delete() (changed bool) {
 	return e.drop()
 }
 
+// check evaluates Check.
+func (e *evaluation) check() {
+	seen := e.look()
+	if e.r.Applied = e.conditionMet(seen); !e.r.Applied {
+		e.show(seen)
+	}
+}
+
 // expire evaluates Expire. It writes only if the expiry changes (or, in the
 // Redis view, if a value hides behind the counter, since every write replaces
 // both).
@@ -193,7 +201,7 @@ func (e *evaluation) newExpiry() (expiry int64, ok bool) {
 	return expiry, expiry <= felix.MaxExpiryMillis
 }
 
-// conditionMet checks the If of a Set or Delete.
+// conditionMet checks the If of a Set, Delete or Check.
 func (e *evaluation) conditionMet(seen record.Has) bool {
 	switch e.op.If {
 	case felix.IfAbsent:

@@ -38,6 +38,9 @@ type service struct {
 	caches map[felix.Cache]*cache // by the model's cache
 }
 
+// Ungrouped implements servicetest.Ungrouped: a group is the shard's affair.
+func (s *service) Ungrouped() {}
+
 func (s *service) SetNow(unixMillis int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ func Validate(op *felix.Op) *felix.Error {
 	if err := felix.ValidateKey(op.Key); err != nil {
 		return err
 	}
-	if op.Kind < felix.Get || op.Kind > felix.Expire {
+	if op.Kind < felix.Get || op.Kind > felix.Check {
 		return refuse("operation kind %d is not known", op.Kind)
 	}
 	if op.View > felix.ViewRedis {
@@ -38,8 +38,12 @@ func Validate(op *felix.Op) *felix.Error {
 		if op.TTL != felix.TTLDefault {
 			return refuse("a get or delete takes no expiry")
 		}
+	case felix.Check:
+		if op.If == felix.Always || op.TTL != felix.TTLDefault {
+			return refuse("a check takes a condition, and no expiry")
+		}
 	}
-	if op.ReturnOld && (op.Kind == felix.Get || op.Kind == felix.Add) {
+	if op.ReturnOld && (op.Kind == felix.Get || op.Kind == felix.Add || op.Kind == felix.Check) {
 		return refuse("only set, delete and expire can return the old record")
 	}
 	if err := validateIf(op); err != nil {
@@ -65,8 +69,8 @@ func validateIf(op *felix.Op) *felix.Error {
 	if op.If > felix.IfVersion {
 		return refuse("condition %d is not known", op.If)
 	}
-	if op.Kind != felix.Set && op.Kind != felix.Delete {
-		return refuse("only a set or delete takes a condition on the record")
+	if op.Kind != felix.Set && op.Kind != felix.Delete && op.Kind != felix.Check {
+		return refuse("only a set, delete or check takes a condition on the record")
 	}
 	if op.Kind == felix.Delete && op.If == felix.IfAbsent {
 		return refuse("a delete on condition that nothing is there does nothing")

@@ -48,8 +48,10 @@ func (c *cache) Submit(b *felix.Batch) {
 		part[i] = int32(i)
 		if c.deleted {
 			b.Replies[i] = felix.Reply{Err: notFound(c.scope)}
-		} else {
+		} else if g := groupOf(b, i); g == nil {
 			b.Replies[i] = c.eval(&b.Ops[i])
+		} else if int(g.From) == i {
+			c.evalGroup(b, g)
 		}
 	}
 	c.s.mu.Unlock()

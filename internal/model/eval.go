@@ -29,6 +29,11 @@ func (c *cache) eval(op *felix.Op) felix.Reply {
 		return c.set(op, old, expiry, now)
 	case felix.Delete:
 		return c.delete(op, old, now)
+	case felix.Check:
+		if conditionHolds(op, old) {
+			return felix.Reply{Applied: true}
+		}
+		return found(op, old, now)
 	default:
 		return c.expire(op, old, expiry, now)
 	}
@@ -285,14 +290,14 @@ func canonicalInt(b []byte) (int64, bool) {
 func illegal(op *felix.Op) string {
 	timed := op.TTL == felix.TTLIn || op.TTL == felix.TTLAt
 	later, sooner := op.ExpireIf&felix.ExpireIfLater != 0, op.ExpireIf&felix.ExpireIfSooner != 0
-	conditional := op.Kind == felix.Set || op.Kind == felix.Delete
+	conditional := op.Kind == felix.Set || op.Kind == felix.Delete || op.Kind == felix.Check
 	rules := []struct {
 		broken bool
 		why    string
 	}{
 		{len(op.Key) == 0, "the key is empty"},
 		{len(op.Key) > felix.MaxKeyBytes, "the key is too long"},
-		{op.Kind == 0 || op.Kind > felix.Expire, "no such kind of operation"},
+		{op.Kind == 0 || op.Kind > felix.Check, "no such kind of operation"},
 		{op.View > felix.ViewRedis, "no such view"},
 		{op.If > felix.IfVersion, "no such condition"},
 		{op.TTL > felix.TTLAtIfNone, "no such ttl mode"},
@@ -303,7 +308,8 @@ func illegal(op *felix.Op) string {
 		{op.Kind == felix.Add && op.View == felix.ViewValue, "a value cannot be added to"},
 		{op.Kind == felix.Set && len(op.Value) > felix.MaxValueBytes, "the value is too long"},
 		{op.Kind == felix.Set && op.View == felix.ViewCounter && len(op.Value) > 0, "a counter cannot be set to bytes"},
-		{(op.Kind == felix.Get || op.Kind == felix.Delete) && op.TTL != 0, "this operation takes no expiry"},
+		{op.Kind == felix.Check && (op.If == felix.Always || op.ReturnOld), "a check takes a condition, and shows what does not meet it"},
+		{(op.Kind == felix.Get || op.Kind == felix.Delete || op.Kind == felix.Check) && op.TTL != 0, "this operation takes no expiry"},
 		{(op.Kind == felix.Get || op.Kind == felix.Add) && op.ReturnOld, "this operation returns no old record"},
 		{!conditional && op.If != felix.Always, "this operation takes no condition"},
 		{op.Kind == felix.Delete && op.If == felix.IfAbsent, "deleting nothing means nothing"},

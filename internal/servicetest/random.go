@@ -37,6 +37,8 @@ type walk struct {
 	gen   *Generator
 	pairs *Versions
 	clock Clocked // nil if time cannot be set
+
+	ungrouped bool
 }
 
 func (w *walk) start(e *env) {
@@ -44,12 +46,17 @@ func (w *walk) start(e *env) {
 	one(w.t, w.cache, del("base"))
 	w.model = model.New(func() int64 { return 0 })
 	w.model.SetNow(w.gen.Now)
+	_, w.ungrouped = e.service.(Ungrouped)
 	if clock, ok := e.service.(Clocked); ok {
 		w.clock, w.gen.Timed = clock, true
 		clock.SetNow(w.gen.Now)
 	}
 	scope := w.cache.Scope()
-	if _, _, _, err := w.model.CreateCache(within(w.t), scope, felix.CacheSettings{}); err != nil {
+	info, err := e.service.CacheInfo(within(w.t), scope)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, _, _, err := w.model.CreateCache(within(w.t), scope, info.CacheSettings); err != nil {
 		w.t.Fatal(err)
 	}
 	ref, err := w.model.Cache(within(w.t), scope)
@@ -69,7 +76,11 @@ func (w *walk) batch() bool {
 		ops[i] = w.gen.Op(w.pairs.Known)
 		theirs[i] = w.pairs.Translate(ops[i])
 	}
-	want, got := do(w.t, w.ref, ops...), do(w.t, w.cache, theirs...)
+	var groups []felix.Group
+	if !w.ungrouped {
+		groups = w.groups(len(ops))
+	}
+	want, got := doGroups(w.t, w.ref, ops, groups), doGroups(w.t, w.cache, theirs, groups)
 	for i := range ops {
 		if err := w.pairs.Compare(&ops[i], got[i], want[i], w.clock != nil); err != nil {
 			w.t.Errorf("op %d of %d, %s: %v", i+1, len(ops), describe(&ops[i]), err)
@@ -97,6 +108,17 @@ func (w *walk) batch() bool {
 		}
 	}
 	return !w.t.Failed()
+}
+
+// groups makes groups of some of n operations.
+func (w *walk) groups(n int) (groups []felix.Group) {
+	rng := w.gen.rng
+	for at := int32(0); rng.IntN(2) == 0 && at < int32(n); {
+		from := at + rng.Int32N(int32(n)-at)
+		at = from + 1 + rng.Int32N(int32(n)-from)
+		groups = append(groups, felix.Group{From: from, To: at, AllOrNothing: rng.IntN(2) == 0})
+	}
+	return groups
 }
 
 func (w *walk) compareScans() {
@@ -144,7 +166,8 @@ func (g *Generator) key() []byte {
 func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 	rng := g.rng
 	op := felix.Op{
-		Kind: pick(rng, felix.Get, felix.Add, felix.Add, felix.Set, felix.Set, felix.Delete, felix.Expire, felix.Expire),
+		Kind: pick(rng, felix.Get, felix.Add, felix.Add, felix.Set, felix.Set, felix.Delete, felix.Expire, felix.Expire,
+			felix.Check),
 		View: pick(rng, felix.ViewCounter, felix.ViewValue, felix.ViewRedis, felix.ViewRedis, felix.ViewRedis),
 		Key:  g.key(),
 	}
@@ -166,6 +189,8 @@ func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 		op.If = pick(rng, felix.Always, felix.Always, felix.IfAbsent, felix.IfPresent, felix.IfVersion)
 	case felix.Delete:
 		op.If = pick(rng, felix.Always, felix.Always, felix.IfPresent, felix.IfVersion)
+	case felix.Check:
+		op.If = pick(rng, felix.IfAbsent, felix.IfPresent, felix.IfPresent, felix.IfVersion)
 	case felix.Expire:
 		op.ExpireIf = pick(rng, 0, 0, felix.ExpireIfNone, felix.ExpireIfSome, felix.ExpireIfLater, felix.ExpireIfSooner,
 			felix.ExpireIfSome|felix.ExpireIfLater, felix.ExpireIfSome|felix.ExpireIfSooner)
@@ -173,16 +198,16 @@ func (g *Generator) Op(known func(key string, rng *rand.Rand) uint64) felix.Op {
 	if op.If == felix.IfVersion {
 		op.Version = known(string(op.Key), rng)
 	}
-	op.ReturnOld = op.Kind >= felix.Set && rng.IntN(2) == 0
+	op.ReturnOld = op.Kind >= felix.Set && op.Kind != felix.Check && rng.IntN(2) == 0
 	op.NoValue = rng.IntN(4) == 0
-	if op.Kind == felix.Expire || op.Kind != felix.Get && op.Kind != felix.Delete && rng.IntN(2) == 0 {
+	if op.Kind == felix.Expire || op.Kind != felix.Get && op.Kind != felix.Delete && op.Kind != felix.Check && rng.IntN(2) == 0 {
 		g.expiry(&op)
 	}
 	if rng.IntN(100) == 0 { // probably illegal
 		op.ExpireIf = felix.ExpireIf(rng.IntN(20))
 		op.If = felix.If(rng.IntN(5))
 		op.TTL = pick(rng, felix.TTLDefault, felix.TTLKeep, felix.TTLClear, felix.TTLInIfNone, felix.TTLAtIfNone+1)
-		op.Kind = felix.Kind(rng.IntN(7))
+		op.Kind = felix.Kind(rng.IntN(8))
 		op.Bounds = pick(rng, nil, nil, g.bounds(), &felix.Bounds{Min: 1})
 	}
 	return op

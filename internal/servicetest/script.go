@@ -164,6 +164,8 @@ func replyDiffers(got, want felix.Reply) string {
 		return ""
 	}
 	switch {
+	case got.Aborted != want.Aborted:
+		return "Aborted"
 	case got.Applied != want.Applied:
 		return "Applied"
 	case got.Found != want.Found:
@@ -189,7 +191,7 @@ func errorDiffers(got, want *felix.Error) string {
 	if got == nil || want == nil {
 		return "Err"
 	}
-	for _, known := range []*felix.Error{felix.ErrNotInteger, felix.ErrOverflow, felix.ErrInvalidExpire} {
+	for _, known := range []*felix.Error{felix.ErrNotInteger, felix.ErrOverflow, felix.ErrInvalidExpire, felix.ErrCrossShard} {
 		if got == known || want == known {
 			return "Err (this one is compared by identity)"
 		}
@@ -230,12 +232,13 @@ func show(r felix.Reply) string {
 	if len(v) > 50 {
 		v = v[:50] + "…"
 	}
-	return fmt.Sprintf("{applied %v, found %d, int %d, delta %d, value %q, expires %d, now %d, version %d}",
-		r.Applied, r.Found, r.Int, r.Delta, v, r.ExpiresAtMillis, r.NowMillis, r.Version)
+	return fmt.Sprintf("{aborted %v, applied %v, found %d, int %d, delta %d, value %q, expires %d, now %d, version %d}",
+		r.Aborted, r.Applied, r.Found, r.Int, r.Delta, v, r.ExpiresAtMillis, r.NowMillis, r.Version)
 }
 
 func describe(op *felix.Op) string {
-	kinds := [...]string{felix.Get: "get", felix.Add: "add", felix.Set: "set", felix.Delete: "delete", felix.Expire: "expire"}
+	kinds := [...]string{felix.Get: "get", felix.Add: "add", felix.Set: "set", felix.Delete: "delete", felix.Expire: "expire",
+		felix.Check: "check"}
 	kind := fmt.Sprintf("kind %d", op.Kind)
 	if int(op.Kind) < len(kinds) && op.Kind != 0 {
 		kind = kinds[op.Kind]

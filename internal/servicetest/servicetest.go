@@ -23,6 +23,13 @@ type Clocked interface {
 	SetNow(unixMillis int64)
 }
 
+// Ungrouped is a Service that knows no Batch.Groups.
+type Ungrouped interface {
+	felix.Service
+	// Ungrouped does nothing.
+	Ungrouped()
+}
+
 // Run runs the suite. newService makes an empty service for the test that is
 // passed and closes it with that test's Cleanup. If the service is Clocked, the
 // suite sets its time.
@@ -41,6 +48,7 @@ func Run(t *testing.T, newService func(t *testing.T) felix.Service) {
 		{"Versions", testVersions},
 		{"Expiry", testExpiry},
 		{"Batches", testBatches},
+		{"Groups", testGroups},
 		{"Scan", testScan},
 		{"CountAndClear", testCountAndClear},
 		{"Caches", testCaches},
@@ -106,7 +114,13 @@ func (e *env) open(t *testing.T, scope felix.Scope) felix.Cache {
 // do runs operations as one batch.
 func do(t *testing.T, cache felix.Cache, ops ...felix.Op) []felix.Reply {
 	t.Helper()
-	replies, err := felix.Do(within(t), cache, ops...)
+	return doGroups(t, cache, ops, nil)
+}
+
+// doGroups runs operations as one batch with groups.
+func doGroups(t *testing.T, cache felix.Cache, ops []felix.Op, groups []felix.Group) []felix.Reply {
+	t.Helper()
+	replies, err := felix.DoGroups(within(t), cache, ops, groups)
 	if err != nil {
 		t.Fatalf("no answer: %v", err)
 	}

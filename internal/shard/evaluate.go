@@ -110,13 +110,16 @@ func (r *Request) readClock(s *Shard) {
 const loadAhead = 1024
 
 // findAll looks up the keys that are still to be evaluated; those before the
-// first that is not in memory go into s.refs. If some must be loaded, findAll
-// says no, and the request waits for the first of them: what can be evaluated
-// is, at once. Were it looked up again when the last is loaded, it might have
-// been evicted, and a request for many keys could load them in turns for ever.
+// first that is not in memory go into s.refs, or before its group. If some must be
+// loaded, findAll says no, and the request waits for the first of them: what can
+// be evaluated is, at once. Were it looked up again when the last is loaded, it
+// might have been evicted, and a request for many keys could load them in turns
+// for ever. Of a group whose turn it is, it waits for all.
 func (s *Shard) findAll(r *Request, out *Output) bool {
-	s.refs, s.hashes = s.refs[:0], s.hashes[:0]
+	s.refs, s.hashes, s.groupRefs = s.refs[:0], s.hashes[:0], s.groupRefs[:0]
+	s.roomForPins(r)
 	waiter, missing := r, 0
+	_, _, front := r.groupAt(r.next)
 	rest := r.Positions[r.next:]
 	for _, p := range rest {
 		s.hashes = append(s.hashes, s.table.Hash(r.Batch.Ops[p].Key))
@@ -125,23 +128,38 @@ func (s *Shard) findAll(r *Request, out *Output) bool {
 	for i, p := range rest {
 		key := r.Batch.Ops[p].Key
 		ref, presence := s.table.FindHashed(s.hashes[i], key)
+		grouped := r.next+i < front
 		switch presence {
 		case store.Unloaded:
 			ref = s.table.MarkLoading(ref, key)
 			fallthrough
 		case store.Loading:
+			if grouped {
+				waiter = r
+			}
 			s.load(ref, key, waiter, out)
 			waiter = nil
-			if missing++; missing == loadAhead {
-				return false
-			}
+			missing++
 		default:
 			if missing == 0 {
 				s.refs = append(s.refs, ref)
 			}
 		}
+		if grouped {
+			s.groupRefs = append(s.groupRefs, ref)
+		}
+		if missing == loadAhead {
+			break
+		}
 	}
-	return missing == 0
+	if missing == 0 {
+		return true
+	}
+	s.wholeGroups(r)
+	if len(s.refs) == 0 {
+		s.pin(r, s.groupRefs)
+	}
+	return false
 }
 
 // evaluateOps evaluates the request's operations from r.next on, whose refs are
@@ -150,11 +168,18 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 	var cell record.Cell
 	read := false
 	done := 0
-	for _, ref := range s.refs {
+	for done < len(s.refs) {
 		if s.entry.bytes >= s.cfg.MaxEntryBytes {
 			break
 		}
-		p := r.Positions[r.next+done]
+		if g, from, to := r.groupAt(r.next + done); g != nil {
+			if !s.evaluateGroup(r, g, from, s.refs[done:done+to-from]) {
+				break
+			}
+			done += to - from
+			continue
+		}
+		ref, p := s.refs[done], r.Positions[r.next+done]
 		done++
 		op, reply := &r.Batch.Ops[p], &r.Batch.Replies[p]
 		if ref == 0 { // absent when looked up; an operation before may have made it

@@ -79,11 +79,12 @@ type Request struct {
 	fence  uint64 // the reply waits for this fence round; 0 is none
 	leased bool   // the reply waits for Confirm
 	room   int64  // in Bytes for more values
+	pins   pins
 }
 
 func (r *Request) reset() {
 	r.Err, r.Overlay, r.Cut, r.NowMillis, r.Counts, r.Index = nil, nil, false, 0, record.Counts{}, 0
-	r.leased = false
+	r.leased, r.pins = false, pins{}
 	r.next, r.loading, r.first, r.dep, r.strict, r.fence, r.room = 0, 0, 0, 0, 0, 0, 0
 }
 
@@ -116,6 +117,7 @@ var (
 // fail answers all of a request that is not answered yet with err, but what
 // may have been written as unknown.
 func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
+	s.unpin(r)
 	switch r.Kind {
 	case Ops, Sweep:
 		for i, p := range r.Positions {

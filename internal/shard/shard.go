@@ -168,8 +168,12 @@ type Shard struct {
 	entry     entry      // being built; empty between steps
 	payload   []byte     // of the newest proposal; used again, since Raft copies it
 	refs      []store.Ref
-	hashes    []uint64        // scratch of findAll
+	hashes    []uint64        // scratch of findAll, as groupRefs
+	groupRefs []store.Ref     // of the group whose turn it is
 	touches   [][]store.Touch // to use again
+	// groupCells and so on are scratch of evaluateGroup.
+	groupCells               []groupCell
+	groupIndex, groupBuckets []int
 
 	holdWrites, holdReplay bool  // see Hold
 	aside                  aside // which requests held has
@@ -445,6 +449,7 @@ func (s *Shard) returnQueue(out *Output) {
 	s.held = nil
 	for _, r := range s.queue {
 		invariant.Check(r.next == 0, "shard %d: a request was evaluated by a replica that does not lead", s.cfg.ID)
+		s.unpin(r)
 		out.Returned = append(out.Returned, r)
 	}
 	clear(s.queue)

@@ -11,7 +11,7 @@ import (
 
 // Ref names an entry of a Table. 0 names none. It stays valid until the entry
 // is evicted or removed (only by Trim and FinishCheckpoint, never while the
-// entry is dirty, in flight or loading), the shard is cleared or a snapshot of it
+// entry is dirty, in flight, loading or pinned), the shard is cleared or a snapshot of it
 // is installed.
 type Ref uint32
 
@@ -64,7 +64,8 @@ const (
 	flagUsed
 	flagLoading
 	flagLongKey
-	flagLive // the slot holds an entry
+	flagLive   // the slot holds an entry
+	flagPinned // Table.pins has the entry
 
 	flagHasAll   = flagHasCounter | flagHasValue
 	flagKnownAll = flagKnownCounter | flagKnownValue
@@ -154,6 +155,7 @@ type Table struct {
 	clearDisk  bool
 	generation uint64 // counts ClearShards and snapshots: a Ref from before is void
 
+	pins     map[Ref]int // how often an entry is pinned; nil is none
 	hand     Ref
 	inserted int // entries since the last TrimStep
 	// warmed is written, so that the compiler keeps the reads that Warm is for.
@@ -183,7 +185,7 @@ func (t *Table) reset() {
 	t.flights, t.freeFlight = make([]flight, 1), nil
 	t.held = record.Counts{}
 	t.dirty, t.dirtyBytes = nil, 0
-	t.hand = 0
+	t.hand, t.pins = 0, nil
 }
 
 func (t *Table) charge(n int64) {
@@ -379,7 +381,7 @@ func (t *Table) newChunk() {
 // remove forgets an entry: nothing else may hold its Ref.
 func (t *Table) remove(ref Ref) {
 	e := t.at(ref)
-	invariant.Check(e.flags&(flagDirtyAny|flagLoading) == 0 && e.flight == 0, "an entry in use was removed")
+	invariant.Check(e.flags&(flagDirtyAny|flagLoading|flagPinned) == 0 && e.flight == 0, "an entry in use was removed")
 	key := t.keyOf(e)
 	t.index.remove(maphash.Bytes(t.seed, key), ref)
 	t.setHas(e, 0)

@@ -184,7 +184,7 @@ func (t *Table) Trim(examine int) {
 		}
 		e := &c.entries[t.hand&(chunkSize-1)]
 		switch {
-		case e.flags&flagLive == 0 || e.flags&(flagDirtyAny|flagLoading) != 0 || e.flight != 0:
+		case e.flags&flagLive == 0 || e.flags&(flagDirtyAny|flagLoading|flagPinned) != 0 || e.flight != 0:
 		case e.flags&flagUsed != 0:
 			e.flags &^= flagUsed
 		default:

@@ -106,7 +106,7 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 		e := t.at(ref)
 		e.flags &^= old | flagCaptured
 		t.cleaned(e)
-		if e.flags&(flagHasAll|flagDirtyAny|flagLoading) == 0 && e.flags&flagKnownAll == flagKnownAll && e.flight == 0 {
+		if e.flags&(flagHasAll|flagDirtyAny|flagLoading|flagPinned) == 0 && e.flags&flagKnownAll == flagKnownAll && e.flight == 0 {
 			t.remove(ref)
 		}
 	}
