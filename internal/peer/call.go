@@ -52,8 +52,8 @@ const (
 type Call struct {
 	Kind  CallKind
 	Shard uint64
-	// Batch and Positions belong to CallOps: Ops in, Replies out. The side that
-	// answers gets a batch of its own with the operations of this call, and sets
+	// Batch and Positions belong to CallOps: Ops, with their Groups, in, Replies
+	// out. The side that answers gets a batch of its own with the operations of this call, and sets
 	// its Done.
 	Batch     *felix.Batch
 	Positions []int32           // at least one

@@ -259,6 +259,7 @@ func TestOlderPeerIsNotSentWhatItDoesNotKnow(t *testing.T) {
 		{Kind: felix.Add, TTL: felix.TTLInIfNone},
 		{Kind: felix.Add, TTL: felix.TTLAtIfNone},
 		{Kind: felix.Check},
+		{Kind: felix.Add}, // in a group
 	} {
 		for protocol := uint32(protocolMin); protocol <= protocolMax; protocol++ {
 			f := newForwarder(func() time.Duration { return 0 }, 1<<20)
@@ -267,6 +268,9 @@ func TestOlderPeerIsNotSentWhatItDoesNotKnow(t *testing.T) {
 			op.Key = []byte("new")
 			c := &Call{Deadline: time.Hour, Positions: []int32{0, 1}, Done: func(*Call) { told++ },
 				Batch: &felix.Batch{Ops: []felix.Op{{Kind: felix.Get, Key: []byte("old")}, op}, Replies: make([]felix.Reply, 2)}}
+			if op.Kind == felix.Add && op.Bounds == nil && op.TTL == felix.TTLDefault {
+				c.Batch.Groups = []felix.Group{{From: 1, To: 2}}
+			}
 			f.add(c)
 			f.add(addCall(1, time.Hour, func(*Call) {}))
 			calls, err := decodeCalls(f.take(nil), 0, 0)

@@ -13,7 +13,7 @@ import (
 )
 
 // The versions of the protocol that this build speaks. 2 has brought bounds and
-// idempotency ids of operations (opcodec.go).
+// idempotency ids of operations, and groups of them (opcodec.go).
 const (
 	protocolMin = 1
 	protocolMax = 2

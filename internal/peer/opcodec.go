@@ -17,7 +17,8 @@ import (
 //	calls     call*
 //	call      uvarint seq, byte kind, uvarint shard, uvarint milliseconds left, body
 //	 seq      counts the calls of a stream from 1
-//	 kind     0 ops, 1 scan, 2 count, 3 clear, 4 barrier; only the first two have a body
+//	 kind     0 ops, 1 scan, 2 count, 3 clear, 4 barrier; only the first two have a body,
+//	          2: and 5 ops, uvarint n, group{n}
 //	 ops      uvarint n, op{n}
 //	 op       byte kind, byte view, byte if, byte ttl, byte expire-if, byte fields, bytes key,
 //	          then what fields names, in this order
@@ -25,6 +26,8 @@ import (
 //	          8 varint expiry, 16 uvarint version, 32 no-value (nothing follows),
 //	          2: 64 varint min, varint max, byte saturate,
 //	          2: 128 bytes id, varint its retention in milliseconds
+//	 group    uvarint ops before it and after the group before it, uvarint ops in it,
+//	          byte fields: 1 all or nothing, 2 bytes id, varint its retention
 //	 scan     byte view, byte keys-only, bytes prefix, optional after, uvarint limit
 //	optional  byte 0 for nil, or byte 1 and bytes
 //
@@ -84,6 +87,9 @@ const (
 	howWide
 )
 
+// kindGroups is CallOps with groups.
+const kindGroups = 5
+
 // errMalformed ends a stream: whatever follows cannot be read either.
 var errMalformed = errors.New("a peer's calls or answers cannot be read")
 
@@ -98,7 +104,7 @@ const (
 
 // callBytes is at least what c takes on the wire.
 func callBytes(c *Call) int64 {
-	n := callOverheadBytes + len(c.Scan.Prefix) + len(c.Scan.After)
+	n := callOverheadBytes + len(c.Scan.Prefix) + len(c.Scan.After) + groupBytes(c)
 	for _, p := range c.Positions {
 		op := &c.Batch.Ops[p]
 		n += opOverheadBytes + len(op.Key) + len(op.Value)
@@ -118,6 +124,9 @@ func protocolOf(c *Call) uint32 {
 		if op.Bounds != nil || op.Once != nil || op.Kind > felix.Expire || op.TTL > felix.TTLAt {
 			return 2
 		}
+	}
+	if grouped(c) {
+		return 2
 	}
 	return protocolMin
 }
@@ -161,7 +170,11 @@ func flag(on bool, bit byte) byte {
 
 func appendCall(b []byte, c *Call, left time.Duration) []byte {
 	b = binary.AppendUvarint(b, c.seq)
-	b = append(b, byte(c.Kind))
+	kind, withGroups := byte(c.Kind), grouped(c)
+	if withGroups {
+		kind = kindGroups
+	}
+	b = append(b, kind)
 	b = binary.AppendUvarint(b, c.Shard)
 	b = binary.AppendUvarint(b, uint64(left/time.Millisecond))
 	switch c.Kind {
@@ -169,6 +182,9 @@ func appendCall(b []byte, c *Call, left time.Duration) []byte {
 		b = binary.AppendUvarint(b, uint64(len(c.Positions)))
 		for _, p := range c.Positions {
 			b = appendOp(b, &c.Batch.Ops[p])
+		}
+		if withGroups {
+			b = appendGroups(b, c)
 		}
 	case CallScan:
 		b = append(b, byte(c.Scan.View), flag(c.Scan.KeysOnly, 1))

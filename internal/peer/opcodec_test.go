@@ -119,6 +119,34 @@ func TestEveryFieldOfAnOpArrives(t *testing.T) {
 	fieldsAre(t, felix.Once{}, "ID", "RetentionMillis")
 }
 
+// Groups arrive with the operations that they have in the call, wherever these are
+// in the batch. Broken: `from-end` in appendGroups; `g.AllOrNothing` there.
+func TestGroupsArrive(t *testing.T) {
+	fieldsAre(t, felix.Group{}, "From", "To", "AllOrNothing", "Once")
+	ops := make([]felix.Op, 20)
+	for i := range ops {
+		ops[i].Key = []byte{byte(i + 1)}
+	}
+	once := &felix.Once{ID: []byte("id"), RetentionMillis: -1}
+	groups := []felix.Group{{From: 1, To: 3, AllOrNothing: true}, {From: 3, To: 8}, {From: 9, To: 12, Once: once, AllOrNothing: true}, {From: 15, To: 20}}
+	c := sendCall(t, &Call{Batch: &felix.Batch{Ops: ops, Groups: groups}, Positions: []int32{0, 1, 2, 8, 9, 11, 13, 14, 19}})
+	want := []felix.Group{{From: 1, To: 3, AllOrNothing: true}, {From: 4, To: 6, Once: once, AllOrNothing: true}, {From: 8, To: 9}}
+	if !reflect.DeepEqual(c.Batch.Groups, want) || c.Kind != CallOps || len(c.Batch.Ops) != 9 || c.Batch.Ops[8].Key[0] != 20 {
+		t.Errorf("groups %+v of %d operations, want %+v", c.Batch.Groups, len(c.Batch.Ops), want)
+	}
+	none := &Call{Batch: &felix.Batch{Ops: ops, Groups: groups}, Positions: []int32{0, 8, 13}}
+	if c = sendCall(t, none); c.Batch.Groups != nil || protocolOf(none) != 1 {
+		t.Errorf("without its groups a call has %+v, of protocol %d", c.Batch.Groups, protocolOf(none))
+	}
+	for _, bad := range [][]byte{{}, {0}, {1, 0, 0, 0}, {1, 0, 4, 0}, {1, 3, 1, 0}, {1, 0, 1, 4}, {2, 0, 2, 0, 0, 2, 0}, {1, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 2, 0}} {
+		b := appendCall(nil, &Call{seq: 1, Batch: &felix.Batch{Ops: ops}, Positions: []int32{0, 1, 2}}, time.Second)
+		b[1] = kindGroups
+		if _, err := decodeCalls(append(b, bad...), 0, 0); err == nil {
+			t.Errorf("the groups %v of 3 operations are read", bad)
+		}
+	}
+}
+
 func TestEveryFieldOfAReplyArrives(t *testing.T) {
 	check := func(path string, r felix.Reply) {
 		t.Helper()
@@ -237,6 +265,8 @@ func FuzzCalls(f *testing.F) {
 	for range 20 {
 		f.Add(appendCall(nil, randomCall(r, 1), time.Second))
 	}
+	f.Add(appendCall(nil, &Call{seq: 1, Batch: &felix.Batch{Ops: make([]felix.Op, 3), Groups: []felix.Group{{From: 1, To: 3, AllOrNothing: true}}},
+		Positions: []int32{0, 1, 2}}, time.Second))
 	f.Add([]byte{1, 0, 1, 0, 0xff, 0xff, 0xff, 0xff, 0x0f})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		calls, err := decodeCalls(b, 0, 0)

@@ -128,12 +128,17 @@ func (d *decoder) call(now time.Duration) *Call {
 	in := &inboundCall{}
 	c := &in.Call
 	c.seq = d.uvarint()
-	c.Kind = CallKind(d.byte())
+	kind := d.byte()
+	if c.Kind = CallKind(kind); kind == kindGroups {
+		c.Kind = CallOps
+	}
 	c.Shard = d.uvarint()
 	c.Deadline = now + time.Duration(min(d.uvarint(), maxLeft))*time.Millisecond
 	switch c.Kind {
 	case CallOps:
-		d.ops(in)
+		if d.ops(in); kind == kindGroups && !d.bad {
+			d.groups(c)
+		}
 	case CallScan:
 		c.Scan.View, c.Scan.KeysOnly = felix.View(d.byte()), d.bool()
 		c.Scan.Prefix, c.Scan.After = d.bytes(), d.optional()

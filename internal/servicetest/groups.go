@@ -31,7 +31,7 @@ func checkReplies(t *testing.T, what string, ops []felix.Op, got, want []felix.R
 
 func testGroups(t *testing.T, e *env) {
 	if _, is := e.service.(Ungrouped); is {
-		t.Skip("no groups")
+		return
 	}
 	t.Run("all or nothing", func(t *testing.T) { testAllOrNothing(t, e.cache(t)) })
 	t.Run("checks", func(t *testing.T) { testChecks(t, e.cache(t)) })
