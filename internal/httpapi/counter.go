@@ -52,7 +52,7 @@ func keyOf(m keyed) []byte {
 }
 
 // do runs one operation on the key of a request.
-func (s counterService) do(ctx context.Context, m keyed, op felix.Op) (felix.Reply, error) {
+func (s *door) do(ctx context.Context, m keyed, op felix.Op) (felix.Reply, error) {
 	scope, err := scopeOf(m)
 	if err != nil {
 		return felix.Reply{}, err
@@ -77,21 +77,15 @@ func (s counterService) do(ctx context.Context, m keyed, op felix.Op) (felix.Rep
 
 // Add implements the method of the schema.
 func (s counterService) Add(ctx context.Context, req *connect.Request[felixv1.CounterAddRequest]) (*connect.Response[felixv1.CounterAddResponse], error) {
-	op := felix.Op{Kind: felix.Add, View: felix.ViewCounter, Int: 1}
-	if req.Msg.Delta != nil {
-		op.Int = *req.Msg.Delta
-	}
-	switch expiry := req.Msg.GetExpiry().(type) {
-	case *felixv1.CounterAddRequest_ExpiresInMillis:
-		op.TTL, op.ExpiryMillis = felix.TTLIn, expiry.ExpiresInMillis
-	case *felixv1.CounterAddRequest_ExpiresAtMillis:
-		op.TTL, op.ExpiryMillis = felix.TTLAt, expiry.ExpiresAtMillis
+	op, err := addOf(req.Msg)
+	if err != nil {
+		return nil, err
 	}
 	r, err := s.do(ctx, req.Msg, op)
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&felixv1.CounterAddResponse{Value: r.Int, ExpiresAtMillis: r.ExpiresAtMillis, Version: r.Version}), nil
+	return connect.NewResponse(addResponse(&op, &r)), nil
 }
 
 // Get implements the method of the schema.
@@ -158,9 +152,12 @@ func (s counterService) List(ctx context.Context, req *connect.Request[felixv1.C
 	if err != nil {
 		return nil, err
 	}
-	out := &felixv1.CounterListResponse{NowMillis: page.NowMillis, Counters: make([]*felixv1.Counter, len(page.Items))}
-	for i := range page.Items {
-		out.Counters[i] = counterMessage(&page.Items[i])
+	out := &felixv1.CounterListResponse{NowMillis: page.NowMillis, Count: int64(len(page.Items)), Sum: sumOf(page.Items)}
+	if !req.Msg.GetTotalsOnly() {
+		out.Counters = make([]*felixv1.Counter, len(page.Items))
+		for i := range page.Items {
+			out.Counters[i] = counterMessage(&page.Items[i])
+		}
 	}
 	if page.More { // not after the last item: there may be none, where many were deleted
 		out.NextPageToken = encodePageToken(scan.Prefix, page.Next)

@@ -83,6 +83,7 @@ func (d *door) handler(opts Options) http.Handler {
 	mount := func(path string, h http.Handler) { mux.Handle(path, d.rpc(path, h)) }
 	mount(felixv1connect.NewCacheServiceHandler(cacheService{d}, options))
 	mount(felixv1connect.NewCounterServiceHandler(counterService{d}, options))
+	mount(felixv1connect.NewValueServiceHandler(valueService{d}, options))
 	if d.cluster != nil {
 		mount(felixv1connect.NewClusterServiceHandler(clusterService{d}, options))
 	}

@@ -19,18 +19,22 @@ const (
 	asJSON  = "application/json"
 	counter = "/felix.v1.CounterService/"
 	caches  = "/felix.v1.CacheService/"
+	values  = "/felix.v1.ValueService/"
 )
 
-// jsonSession is a session of a curl user, in order. A want that begins with {
-// is the whole answer; other wants must be in the body.
-var jsonSession = []struct {
+// jsonStep is a request of a curl user. A want that begins with { is the whole
+// answer; other wants must be in the body.
+type jsonStep struct {
 	path, body string
 	status     int
 	code       string // of Felix, in the header
 	want       string
-}{
+}
+
+// jsonSession is a session, in order.
+var jsonSession = []jsonStep{
 	{counter + "Get", `{"cache":"c","key":"k"}`, 200, "", `{"found":false,"expiresAtMillis":"0","version":"0"}`},
-	{counter + "Add", `{"cache":"c","key":"k","delta":"1"}`, 200, "", `{"value":"1","expiresAtMillis":"0","version":"1"}`},
+	{counter + "Add", `{"cache":"c","key":"k","delta":"1"}`, 200, "", `{"value":"1","expiresAtMillis":"0","version":"1","applied":true,"added":"1"}`},
 	{counter + "Add", `{"cache":"c","key":"k"}`, 200, "", `"value":"2"`},
 	{counter + "Add", `{"cache":"c","keyBytes":"aw==","delta":-2}`, 200, "", `"value":"0"`},
 	{counter + "Add", `{"cache":"c","key_bytes":"aw==","delta":0}`, 200, "", `"value":"0"`},
@@ -49,7 +53,7 @@ var jsonSession = []struct {
 	{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":true}`},
 	{counter + "Delete", `{"cache":"c","key":"t"}`, 200, "", `{"deleted":false}`},
 	{counter + "List", `{"cache":"c"}`, 200, "", `"nextPageToken":"`}, // perhaps a short one
-	{counter + "List", `{"cache":"c","pageSize":2}`, 200, "", `{"counters":[{"key":"big","value":"9223372036854775807","expiresAtMillis":"0","version":"6"},{"key":"k","value":"0","expiresAtMillis":"0","version":"4"}],"nextPageToken":"` + encodePageToken(nil, []byte("k")) + `","nowMillis":"1000000"}`},
+	{counter + "List", `{"cache":"c","pageSize":2}`, 200, "", `{"counters":[{"key":"big","value":"9223372036854775807","expiresAtMillis":"0","version":"6"},{"key":"k","value":"0","expiresAtMillis":"0","version":"4"}],"nextPageToken":"` + encodePageToken(nil, []byte("k")) + `","nowMillis":"1000000","count":"2","sum":"9223372036854775807"}`},
 	{counter + "List", `{"cache":"c","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 200, "", `"keyBytes":"/wA="`},
 	{counter + "List", `{"cache":"c","prefixBytes":"/w=="}`, 200, "", `"nextPageToken":""`},
 	{counter + "List", `{"cache":"c","prefix":"b","pageToken":"` + encodePageToken(nil, []byte("k")) + `"}`, 400, "invalid_argument", `page token`},
@@ -92,8 +96,14 @@ var jsonSession = []struct {
 }
 
 func TestJSON(t *testing.T) {
+	playJSON(t, jsonSession)
+}
+
+// playJSON runs a session on a fresh door.
+func playJSON(t *testing.T, session []jsonStep) {
+	t.Helper()
 	url, _ := start(t, newModel(t), Options{})
-	for _, step := range jsonSession {
+	for _, step := range session {
 		resp, body := post(t, url+step.path, asJSON, step.body)
 		if resp.StatusCode != step.status || resp.Header.Get("Felix-Error-Code") != step.code {
 			t.Errorf("%s %.200s: %d %q, want %d %q; body %s", step.path, step.body,

@@ -831,7 +831,20 @@ type CounterAddRequest struct {
 	//
 	//	*CounterAddRequest_ExpiresInMillis
 	//	*CounterAddRequest_ExpiresAtMillis
-	Expiry        isCounterAddRequest_Expiry `protobuf_oneof:"expiry"`
+	Expiry isCounterAddRequest_Expiry `protobuf_oneof:"expiry"`
+	// What the sum may be at least and at most. Left out (both, and saturate):
+	// any, and a sum that would overflow is out_of_range. With one of the three an
+	// overflow is like a bound. They look at the new sum alone: where the old one
+	// is outside already, an add that ends inside is applied and others are not.
+	Min *int64 `protobuf:"varint,9,opt,name=min,proto3,oneof" json:"min,omitempty"`
+	Max *int64 `protobuf:"varint,10,opt,name=max,proto3,oneof" json:"max,omitempty"`
+	// Go as far as the bound, instead of changing nothing; that is applied, also
+	// where nothing is added. (A sum that is outside already goes to the bound
+	// that is nearest to the new one; out_of_range if that is 2^63 or more away.)
+	Saturate bool `protobuf:"varint,11,opt,name=saturate,proto3" json:"saturate,omitempty"`
+	// Set the expiry only where the counter has none, or is new: a window begins
+	// with its first add. It needs an expiry.
+	ExpiryIfNone  bool `protobuf:"varint,12,opt,name=expiry_if_none,json=expiryIfNone,proto3" json:"expiry_if_none,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -944,6 +957,34 @@ func (x *CounterAddRequest) GetExpiresAtMillis() int64 {
 	return 0
 }
 
+func (x *CounterAddRequest) GetMin() int64 {
+	if x != nil && x.Min != nil {
+		return *x.Min
+	}
+	return 0
+}
+
+func (x *CounterAddRequest) GetMax() int64 {
+	if x != nil && x.Max != nil {
+		return *x.Max
+	}
+	return 0
+}
+
+func (x *CounterAddRequest) GetSaturate() bool {
+	if x != nil {
+		return x.Saturate
+	}
+	return false
+}
+
+func (x *CounterAddRequest) GetExpiryIfNone() bool {
+	if x != nil {
+		return x.ExpiryIfNone
+	}
+	return false
+}
+
 type isCounterAddRequest_KeyForm interface {
 	isCounterAddRequest_KeyForm()
 }
@@ -979,11 +1020,16 @@ func (*CounterAddRequest_ExpiresAtMillis) isCounterAddRequest_Expiry() {}
 
 type CounterAddResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The sum, including the delta.
+	// The sum, including what was added; if it was not applied, the sum as it is,
+	// 0 where there is no counter.
 	Value           int64 `protobuf:"varint,1,opt,name=value,proto3" json:"value,omitempty"`
 	ExpiresAtMillis int64 `protobuf:"varint,2,opt,name=expires_at_millis,json=expiresAtMillis,proto3" json:"expires_at_millis,omitempty"`
 	// The version of the counter; each write gives it a greater one.
-	Version       uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// False if the sum would have been outside of the bounds: nothing was changed.
+	Applied bool `protobuf:"varint,4,opt,name=applied,proto3" json:"applied,omitempty"`
+	// What was added: the delta, or what led to the bound, or 0.
+	Added         int64 `protobuf:"varint,5,opt,name=added,proto3" json:"added,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1035,6 +1081,20 @@ func (x *CounterAddResponse) GetExpiresAtMillis() int64 {
 func (x *CounterAddResponse) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
+	}
+	return 0
+}
+
+func (x *CounterAddResponse) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *CounterAddResponse) GetAdded() int64 {
+	if x != nil {
+		return x.Added
 	}
 	return 0
 }
@@ -1613,7 +1673,9 @@ type CounterListRequest struct {
 	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before, with the same prefix; left out: from
 	// the start. A token stays good: it names a place, not a snapshot.
-	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Leave the counters out: only count and sum are of interest.
+	TotalsOnly    bool `protobuf:"varint,8,opt,name=totals_only,json=totalsOnly,proto3" json:"totals_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1708,6 +1770,13 @@ func (x *CounterListRequest) GetPageToken() string {
 	return ""
 }
 
+func (x *CounterListRequest) GetTotalsOnly() bool {
+	if x != nil {
+		return x.TotalsOnly
+	}
+	return false
+}
+
 type isCounterListRequest_PrefixForm interface {
 	isCounterListRequest_PrefixForm()
 }
@@ -1731,7 +1800,11 @@ type CounterListResponse struct {
 	// page may have few of them, or none, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The time on the shard's clock to read expires_at_millis against.
-	NowMillis     int64 `protobuf:"varint,3,opt,name=now_millis,json=nowMillis,proto3" json:"now_millis,omitempty"`
+	NowMillis int64 `protobuf:"varint,3,opt,name=now_millis,json=nowMillis,proto3" json:"now_millis,omitempty"`
+	// How many counters the page has, and their sum in decimal digits: it may be
+	// more than 64 bits hold. Totals of a prefix are those of all its pages.
+	Count         int64  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	Sum           string `protobuf:"bytes,5,opt,name=sum,proto3" json:"sum,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1785,6 +1858,20 @@ func (x *CounterListResponse) GetNowMillis() int64 {
 		return x.NowMillis
 	}
 	return 0
+}
+
+func (x *CounterListResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CounterListResponse) GetSum() string {
+	if x != nil {
+		return x.Sum
+	}
+	return ""
 }
 
 // Counter is one counter of a list.
@@ -1894,6 +1981,713 @@ func (*Counter_Key) isCounter_KeyForm() {}
 
 func (*Counter_KeyBytes) isCounter_KeyForm() {}
 
+type ValuePutRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Types that are valid to be assigned to KeyForm:
+	//
+	//	*ValuePutRequest_Key
+	//	*ValuePutRequest_KeyBytes
+	KeyForm isValuePutRequest_KeyForm `protobuf_oneof:"key_form"`
+	// It must be given; it may be empty.
+	//
+	// Types that are valid to be assigned to ValueForm:
+	//
+	//	*ValuePutRequest_Value
+	//	*ValuePutRequest_ValueBytes
+	ValueForm isValuePutRequest_ValueForm `protobuf_oneof:"value_form"`
+	// When the value is to expire; left out: never.
+	//
+	// Types that are valid to be assigned to Expiry:
+	//
+	//	*ValuePutRequest_ExpiresInMillis
+	//	*ValuePutRequest_ExpiresAtMillis
+	//	*ValuePutRequest_KeepExpiry
+	Expiry isValuePutRequest_Expiry `protobuf_oneof:"expiry"`
+	// Left out: whatever is there.
+	//
+	// Types that are valid to be assigned to Condition:
+	//
+	//	*ValuePutRequest_IfAbsent
+	//	*ValuePutRequest_IfVersion
+	Condition     isValuePutRequest_Condition `protobuf_oneof:"condition"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValuePutRequest) Reset() {
+	*x = ValuePutRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValuePutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValuePutRequest) ProtoMessage() {}
+
+func (x *ValuePutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValuePutRequest.ProtoReflect.Descriptor instead.
+func (*ValuePutRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ValuePutRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ValuePutRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ValuePutRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *ValuePutRequest) GetKeyForm() isValuePutRequest_KeyForm {
+	if x != nil {
+		return x.KeyForm
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetKey() string {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValuePutRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return ""
+}
+
+func (x *ValuePutRequest) GetKeyBytes() []byte {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValuePutRequest_KeyBytes); ok {
+			return x.KeyBytes
+		}
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetValueForm() isValuePutRequest_ValueForm {
+	if x != nil {
+		return x.ValueForm
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetValue() string {
+	if x != nil {
+		if x, ok := x.ValueForm.(*ValuePutRequest_Value); ok {
+			return x.Value
+		}
+	}
+	return ""
+}
+
+func (x *ValuePutRequest) GetValueBytes() []byte {
+	if x != nil {
+		if x, ok := x.ValueForm.(*ValuePutRequest_ValueBytes); ok {
+			return x.ValueBytes
+		}
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetExpiry() isValuePutRequest_Expiry {
+	if x != nil {
+		return x.Expiry
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetExpiresInMillis() int64 {
+	if x != nil {
+		if x, ok := x.Expiry.(*ValuePutRequest_ExpiresInMillis); ok {
+			return x.ExpiresInMillis
+		}
+	}
+	return 0
+}
+
+func (x *ValuePutRequest) GetExpiresAtMillis() int64 {
+	if x != nil {
+		if x, ok := x.Expiry.(*ValuePutRequest_ExpiresAtMillis); ok {
+			return x.ExpiresAtMillis
+		}
+	}
+	return 0
+}
+
+func (x *ValuePutRequest) GetKeepExpiry() bool {
+	if x != nil {
+		if x, ok := x.Expiry.(*ValuePutRequest_KeepExpiry); ok {
+			return x.KeepExpiry
+		}
+	}
+	return false
+}
+
+func (x *ValuePutRequest) GetCondition() isValuePutRequest_Condition {
+	if x != nil {
+		return x.Condition
+	}
+	return nil
+}
+
+func (x *ValuePutRequest) GetIfAbsent() bool {
+	if x != nil {
+		if x, ok := x.Condition.(*ValuePutRequest_IfAbsent); ok {
+			return x.IfAbsent
+		}
+	}
+	return false
+}
+
+func (x *ValuePutRequest) GetIfVersion() uint64 {
+	if x != nil {
+		if x, ok := x.Condition.(*ValuePutRequest_IfVersion); ok {
+			return x.IfVersion
+		}
+	}
+	return 0
+}
+
+type isValuePutRequest_KeyForm interface {
+	isValuePutRequest_KeyForm()
+}
+
+type ValuePutRequest_Key struct {
+	Key string `protobuf:"bytes,4,opt,name=key,proto3,oneof"`
+}
+
+type ValuePutRequest_KeyBytes struct {
+	KeyBytes []byte `protobuf:"bytes,5,opt,name=key_bytes,json=keyBytes,proto3,oneof"`
+}
+
+func (*ValuePutRequest_Key) isValuePutRequest_KeyForm() {}
+
+func (*ValuePutRequest_KeyBytes) isValuePutRequest_KeyForm() {}
+
+type isValuePutRequest_ValueForm interface {
+	isValuePutRequest_ValueForm()
+}
+
+type ValuePutRequest_Value struct {
+	Value string `protobuf:"bytes,6,opt,name=value,proto3,oneof"`
+}
+
+type ValuePutRequest_ValueBytes struct {
+	ValueBytes []byte `protobuf:"bytes,7,opt,name=value_bytes,json=valueBytes,proto3,oneof"`
+}
+
+func (*ValuePutRequest_Value) isValuePutRequest_ValueForm() {}
+
+func (*ValuePutRequest_ValueBytes) isValuePutRequest_ValueForm() {}
+
+type isValuePutRequest_Expiry interface {
+	isValuePutRequest_Expiry()
+}
+
+type ValuePutRequest_ExpiresInMillis struct {
+	// From now on the shard's clock; more than 0.
+	ExpiresInMillis int64 `protobuf:"varint,8,opt,name=expires_in_millis,json=expiresInMillis,proto3,oneof"`
+}
+
+type ValuePutRequest_ExpiresAtMillis struct {
+	ExpiresAtMillis int64 `protobuf:"varint,9,opt,name=expires_at_millis,json=expiresAtMillis,proto3,oneof"`
+}
+
+type ValuePutRequest_KeepExpiry struct {
+	// Keep what the value has; false is as if left out.
+	KeepExpiry bool `protobuf:"varint,10,opt,name=keep_expiry,json=keepExpiry,proto3,oneof"`
+}
+
+func (*ValuePutRequest_ExpiresInMillis) isValuePutRequest_Expiry() {}
+
+func (*ValuePutRequest_ExpiresAtMillis) isValuePutRequest_Expiry() {}
+
+func (*ValuePutRequest_KeepExpiry) isValuePutRequest_Expiry() {}
+
+type isValuePutRequest_Condition interface {
+	isValuePutRequest_Condition()
+}
+
+type ValuePutRequest_IfAbsent struct {
+	// Only if there is no value; false is as if left out.
+	IfAbsent bool `protobuf:"varint,11,opt,name=if_absent,json=ifAbsent,proto3,oneof"`
+}
+
+type ValuePutRequest_IfVersion struct {
+	// Only if there is a value with this version.
+	IfVersion uint64 `protobuf:"varint,12,opt,name=if_version,json=ifVersion,proto3,oneof"`
+}
+
+func (*ValuePutRequest_IfAbsent) isValuePutRequest_Condition() {}
+
+func (*ValuePutRequest_IfVersion) isValuePutRequest_Condition() {}
+
+type ValuePutResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// False if the condition was not met: nothing was changed.
+	Applied bool `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"`
+	// The version that was written; if not applied, that of the value that is
+	// there, or 0 if there is none.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValuePutResponse) Reset() {
+	*x = ValuePutResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValuePutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValuePutResponse) ProtoMessage() {}
+
+func (x *ValuePutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValuePutResponse.ProtoReflect.Descriptor instead.
+func (*ValuePutResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ValuePutResponse) GetApplied() bool {
+	if x != nil {
+		return x.Applied
+	}
+	return false
+}
+
+func (x *ValuePutResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type ValueGetRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Types that are valid to be assigned to KeyForm:
+	//
+	//	*ValueGetRequest_Key
+	//	*ValueGetRequest_KeyBytes
+	KeyForm       isValueGetRequest_KeyForm `protobuf_oneof:"key_form"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValueGetRequest) Reset() {
+	*x = ValueGetRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValueGetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValueGetRequest) ProtoMessage() {}
+
+func (x *ValueGetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValueGetRequest.ProtoReflect.Descriptor instead.
+func (*ValueGetRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ValueGetRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ValueGetRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ValueGetRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *ValueGetRequest) GetKeyForm() isValueGetRequest_KeyForm {
+	if x != nil {
+		return x.KeyForm
+	}
+	return nil
+}
+
+func (x *ValueGetRequest) GetKey() string {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValueGetRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return ""
+}
+
+func (x *ValueGetRequest) GetKeyBytes() []byte {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValueGetRequest_KeyBytes); ok {
+			return x.KeyBytes
+		}
+	}
+	return nil
+}
+
+type isValueGetRequest_KeyForm interface {
+	isValueGetRequest_KeyForm()
+}
+
+type ValueGetRequest_Key struct {
+	Key string `protobuf:"bytes,4,opt,name=key,proto3,oneof"`
+}
+
+type ValueGetRequest_KeyBytes struct {
+	KeyBytes []byte `protobuf:"bytes,5,opt,name=key_bytes,json=keyBytes,proto3,oneof"`
+}
+
+func (*ValueGetRequest_Key) isValueGetRequest_KeyForm() {}
+
+func (*ValueGetRequest_KeyBytes) isValueGetRequest_KeyForm() {}
+
+type ValueGetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Found bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	// Left out when not found.
+	//
+	// Types that are valid to be assigned to ValueForm:
+	//
+	//	*ValueGetResponse_Value
+	//	*ValueGetResponse_ValueBytes
+	ValueForm       isValueGetResponse_ValueForm `protobuf_oneof:"value_form"`
+	ExpiresAtMillis int64                        `protobuf:"varint,4,opt,name=expires_at_millis,json=expiresAtMillis,proto3" json:"expires_at_millis,omitempty"`
+	Version         uint64                       `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ValueGetResponse) Reset() {
+	*x = ValueGetResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValueGetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValueGetResponse) ProtoMessage() {}
+
+func (x *ValueGetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValueGetResponse.ProtoReflect.Descriptor instead.
+func (*ValueGetResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ValueGetResponse) GetFound() bool {
+	if x != nil {
+		return x.Found
+	}
+	return false
+}
+
+func (x *ValueGetResponse) GetValueForm() isValueGetResponse_ValueForm {
+	if x != nil {
+		return x.ValueForm
+	}
+	return nil
+}
+
+func (x *ValueGetResponse) GetValue() string {
+	if x != nil {
+		if x, ok := x.ValueForm.(*ValueGetResponse_Value); ok {
+			return x.Value
+		}
+	}
+	return ""
+}
+
+func (x *ValueGetResponse) GetValueBytes() []byte {
+	if x != nil {
+		if x, ok := x.ValueForm.(*ValueGetResponse_ValueBytes); ok {
+			return x.ValueBytes
+		}
+	}
+	return nil
+}
+
+func (x *ValueGetResponse) GetExpiresAtMillis() int64 {
+	if x != nil {
+		return x.ExpiresAtMillis
+	}
+	return 0
+}
+
+func (x *ValueGetResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type isValueGetResponse_ValueForm interface {
+	isValueGetResponse_ValueForm()
+}
+
+type ValueGetResponse_Value struct {
+	Value string `protobuf:"bytes,2,opt,name=value,proto3,oneof"`
+}
+
+type ValueGetResponse_ValueBytes struct {
+	ValueBytes []byte `protobuf:"bytes,3,opt,name=value_bytes,json=valueBytes,proto3,oneof"`
+}
+
+func (*ValueGetResponse_Value) isValueGetResponse_ValueForm() {}
+
+func (*ValueGetResponse_ValueBytes) isValueGetResponse_ValueForm() {}
+
+type ValueDeleteRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Tenant    string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Namespace string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Cache     string                 `protobuf:"bytes,3,opt,name=cache,proto3" json:"cache,omitempty"`
+	// Types that are valid to be assigned to KeyForm:
+	//
+	//	*ValueDeleteRequest_Key
+	//	*ValueDeleteRequest_KeyBytes
+	KeyForm isValueDeleteRequest_KeyForm `protobuf_oneof:"key_form"`
+	// Only if there is a value with this version; left out: whatever it has.
+	IfVersion     *uint64 `protobuf:"varint,6,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValueDeleteRequest) Reset() {
+	*x = ValueDeleteRequest{}
+	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValueDeleteRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValueDeleteRequest) ProtoMessage() {}
+
+func (x *ValueDeleteRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValueDeleteRequest.ProtoReflect.Descriptor instead.
+func (*ValueDeleteRequest) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ValueDeleteRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *ValueDeleteRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ValueDeleteRequest) GetCache() string {
+	if x != nil {
+		return x.Cache
+	}
+	return ""
+}
+
+func (x *ValueDeleteRequest) GetKeyForm() isValueDeleteRequest_KeyForm {
+	if x != nil {
+		return x.KeyForm
+	}
+	return nil
+}
+
+func (x *ValueDeleteRequest) GetKey() string {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValueDeleteRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return ""
+}
+
+func (x *ValueDeleteRequest) GetKeyBytes() []byte {
+	if x != nil {
+		if x, ok := x.KeyForm.(*ValueDeleteRequest_KeyBytes); ok {
+			return x.KeyBytes
+		}
+	}
+	return nil
+}
+
+func (x *ValueDeleteRequest) GetIfVersion() uint64 {
+	if x != nil && x.IfVersion != nil {
+		return *x.IfVersion
+	}
+	return 0
+}
+
+type isValueDeleteRequest_KeyForm interface {
+	isValueDeleteRequest_KeyForm()
+}
+
+type ValueDeleteRequest_Key struct {
+	Key string `protobuf:"bytes,4,opt,name=key,proto3,oneof"`
+}
+
+type ValueDeleteRequest_KeyBytes struct {
+	KeyBytes []byte `protobuf:"bytes,5,opt,name=key_bytes,json=keyBytes,proto3,oneof"`
+}
+
+func (*ValueDeleteRequest_Key) isValueDeleteRequest_KeyForm() {}
+
+func (*ValueDeleteRequest_KeyBytes) isValueDeleteRequest_KeyForm() {}
+
+type ValueDeleteResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Deleted bool                   `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// If not deleted, the version of the value that is there; 0 if there is none.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ValueDeleteResponse) Reset() {
+	*x = ValueDeleteResponse{}
+	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ValueDeleteResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ValueDeleteResponse) ProtoMessage() {}
+
+func (x *ValueDeleteResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ValueDeleteResponse.ProtoReflect.Descriptor instead.
+func (*ValueDeleteResponse) Descriptor() ([]byte, []int) {
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ValueDeleteResponse) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
+func (x *ValueDeleteResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // Node is a broker as the cluster knows it.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1929,7 +2723,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	mi := &file_felix_v1_felix_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2735,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[23]
+	mi := &file_felix_v1_felix_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2748,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{23}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Node) GetId() uint64 {
@@ -2087,7 +2881,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	mi := &file_felix_v1_felix_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2893,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[24]
+	mi := &file_felix_v1_felix_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2906,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{24}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Shard) GetTenant() string {
@@ -2218,7 +3012,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	mi := &file_felix_v1_felix_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +3024,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[25]
+	mi := &file_felix_v1_felix_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +3037,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{25}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Replica) GetNode() uint64 {
@@ -2326,7 +3120,7 @@ type Feature struct {
 
 func (x *Feature) Reset() {
 	*x = Feature{}
-	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	mi := &file_felix_v1_felix_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +3132,7 @@ func (x *Feature) String() string {
 func (*Feature) ProtoMessage() {}
 
 func (x *Feature) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[26]
+	mi := &file_felix_v1_felix_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +3145,7 @@ func (x *Feature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Feature.ProtoReflect.Descriptor instead.
 func (*Feature) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{26}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Feature) GetName() string {
@@ -2409,7 +3203,7 @@ type ShardOwner struct {
 
 func (x *ShardOwner) Reset() {
 	*x = ShardOwner{}
-	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	mi := &file_felix_v1_felix_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +3215,7 @@ func (x *ShardOwner) String() string {
 func (*ShardOwner) ProtoMessage() {}
 
 func (x *ShardOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[27]
+	mi := &file_felix_v1_felix_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +3228,7 @@ func (x *ShardOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardOwner.ProtoReflect.Descriptor instead.
 func (*ShardOwner) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{27}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ShardOwner) GetNumber() int32 {
@@ -2494,7 +3288,7 @@ type NodeListRequest struct {
 
 func (x *NodeListRequest) Reset() {
 	*x = NodeListRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	mi := &file_felix_v1_felix_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +3300,7 @@ func (x *NodeListRequest) String() string {
 func (*NodeListRequest) ProtoMessage() {}
 
 func (x *NodeListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[28]
+	mi := &file_felix_v1_felix_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +3313,7 @@ func (x *NodeListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeListRequest.ProtoReflect.Descriptor instead.
 func (*NodeListRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{28}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{34}
 }
 
 type NodeListResponse struct {
@@ -2531,7 +3325,7 @@ type NodeListResponse struct {
 
 func (x *NodeListResponse) Reset() {
 	*x = NodeListResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[29]
+	mi := &file_felix_v1_felix_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +3337,7 @@ func (x *NodeListResponse) String() string {
 func (*NodeListResponse) ProtoMessage() {}
 
 func (x *NodeListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[29]
+	mi := &file_felix_v1_felix_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +3350,7 @@ func (x *NodeListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeListResponse.ProtoReflect.Descriptor instead.
 func (*NodeListResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{29}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *NodeListResponse) GetNodes() []*Node {
@@ -2577,7 +3371,7 @@ type NodeDrainRequest struct {
 
 func (x *NodeDrainRequest) Reset() {
 	*x = NodeDrainRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[30]
+	mi := &file_felix_v1_felix_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +3383,7 @@ func (x *NodeDrainRequest) String() string {
 func (*NodeDrainRequest) ProtoMessage() {}
 
 func (x *NodeDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[30]
+	mi := &file_felix_v1_felix_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +3396,7 @@ func (x *NodeDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDrainRequest.ProtoReflect.Descriptor instead.
 func (*NodeDrainRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{30}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NodeDrainRequest) GetId() uint64 {
@@ -2628,7 +3422,7 @@ type NodeDrainResponse struct {
 
 func (x *NodeDrainResponse) Reset() {
 	*x = NodeDrainResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[31]
+	mi := &file_felix_v1_felix_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2640,7 +3434,7 @@ func (x *NodeDrainResponse) String() string {
 func (*NodeDrainResponse) ProtoMessage() {}
 
 func (x *NodeDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[31]
+	mi := &file_felix_v1_felix_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2653,7 +3447,7 @@ func (x *NodeDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDrainResponse.ProtoReflect.Descriptor instead.
 func (*NodeDrainResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{31}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NodeDrainResponse) GetNode() *Node {
@@ -2672,7 +3466,7 @@ type NodeRemoveRequest struct {
 
 func (x *NodeRemoveRequest) Reset() {
 	*x = NodeRemoveRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[32]
+	mi := &file_felix_v1_felix_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +3478,7 @@ func (x *NodeRemoveRequest) String() string {
 func (*NodeRemoveRequest) ProtoMessage() {}
 
 func (x *NodeRemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[32]
+	mi := &file_felix_v1_felix_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +3491,7 @@ func (x *NodeRemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRemoveRequest.ProtoReflect.Descriptor instead.
 func (*NodeRemoveRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{32}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NodeRemoveRequest) GetId() uint64 {
@@ -2716,7 +3510,7 @@ type NodeRemoveResponse struct {
 
 func (x *NodeRemoveResponse) Reset() {
 	*x = NodeRemoveResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[33]
+	mi := &file_felix_v1_felix_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2728,7 +3522,7 @@ func (x *NodeRemoveResponse) String() string {
 func (*NodeRemoveResponse) ProtoMessage() {}
 
 func (x *NodeRemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[33]
+	mi := &file_felix_v1_felix_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2741,7 +3535,7 @@ func (x *NodeRemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRemoveResponse.ProtoReflect.Descriptor instead.
 func (*NodeRemoveResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{33}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NodeRemoveResponse) GetNode() *Node {
@@ -2763,7 +3557,7 @@ type ShardListRequest struct {
 
 func (x *ShardListRequest) Reset() {
 	*x = ShardListRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[34]
+	mi := &file_felix_v1_felix_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2775,7 +3569,7 @@ func (x *ShardListRequest) String() string {
 func (*ShardListRequest) ProtoMessage() {}
 
 func (x *ShardListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[34]
+	mi := &file_felix_v1_felix_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2788,7 +3582,7 @@ func (x *ShardListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardListRequest.ProtoReflect.Descriptor instead.
 func (*ShardListRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{34}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ShardListRequest) GetTenant() string {
@@ -2821,7 +3615,7 @@ type ShardListResponse struct {
 
 func (x *ShardListResponse) Reset() {
 	*x = ShardListResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[35]
+	mi := &file_felix_v1_felix_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +3627,7 @@ func (x *ShardListResponse) String() string {
 func (*ShardListResponse) ProtoMessage() {}
 
 func (x *ShardListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[35]
+	mi := &file_felix_v1_felix_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +3640,7 @@ func (x *ShardListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardListResponse.ProtoReflect.Descriptor instead.
 func (*ShardListResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{35}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ShardListResponse) GetShards() []*Shard {
@@ -2871,7 +3665,7 @@ type ShardMoveRequest struct {
 
 func (x *ShardMoveRequest) Reset() {
 	*x = ShardMoveRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[36]
+	mi := &file_felix_v1_felix_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +3677,7 @@ func (x *ShardMoveRequest) String() string {
 func (*ShardMoveRequest) ProtoMessage() {}
 
 func (x *ShardMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[36]
+	mi := &file_felix_v1_felix_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +3690,7 @@ func (x *ShardMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardMoveRequest.ProtoReflect.Descriptor instead.
 func (*ShardMoveRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{36}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ShardMoveRequest) GetTenant() string {
@@ -2950,7 +3744,7 @@ type ShardMoveResponse struct {
 
 func (x *ShardMoveResponse) Reset() {
 	*x = ShardMoveResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[37]
+	mi := &file_felix_v1_felix_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +3756,7 @@ func (x *ShardMoveResponse) String() string {
 func (*ShardMoveResponse) ProtoMessage() {}
 
 func (x *ShardMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[37]
+	mi := &file_felix_v1_felix_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3769,7 @@ func (x *ShardMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardMoveResponse.ProtoReflect.Descriptor instead.
 func (*ShardMoveResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{37}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ShardMoveResponse) GetShard() *Shard {
@@ -2998,7 +3792,7 @@ type ShardPreferRequest struct {
 
 func (x *ShardPreferRequest) Reset() {
 	*x = ShardPreferRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[38]
+	mi := &file_felix_v1_felix_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3804,7 @@ func (x *ShardPreferRequest) String() string {
 func (*ShardPreferRequest) ProtoMessage() {}
 
 func (x *ShardPreferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[38]
+	mi := &file_felix_v1_felix_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3817,7 @@ func (x *ShardPreferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPreferRequest.ProtoReflect.Descriptor instead.
 func (*ShardPreferRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{38}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ShardPreferRequest) GetTenant() string {
@@ -3070,7 +3864,7 @@ type ShardPreferResponse struct {
 
 func (x *ShardPreferResponse) Reset() {
 	*x = ShardPreferResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[39]
+	mi := &file_felix_v1_felix_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3876,7 @@ func (x *ShardPreferResponse) String() string {
 func (*ShardPreferResponse) ProtoMessage() {}
 
 func (x *ShardPreferResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[39]
+	mi := &file_felix_v1_felix_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3889,7 @@ func (x *ShardPreferResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShardPreferResponse.ProtoReflect.Descriptor instead.
 func (*ShardPreferResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{39}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ShardPreferResponse) GetShard() *Shard {
@@ -3116,7 +3910,7 @@ type TopologyRequest struct {
 
 func (x *TopologyRequest) Reset() {
 	*x = TopologyRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[40]
+	mi := &file_felix_v1_felix_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3922,7 @@ func (x *TopologyRequest) String() string {
 func (*TopologyRequest) ProtoMessage() {}
 
 func (x *TopologyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[40]
+	mi := &file_felix_v1_felix_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3935,7 @@ func (x *TopologyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopologyRequest.ProtoReflect.Descriptor instead.
 func (*TopologyRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{40}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *TopologyRequest) GetTenant() string {
@@ -3178,7 +3972,7 @@ type TopologyResponse struct {
 
 func (x *TopologyResponse) Reset() {
 	*x = TopologyResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[41]
+	mi := &file_felix_v1_felix_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3190,7 +3984,7 @@ func (x *TopologyResponse) String() string {
 func (*TopologyResponse) ProtoMessage() {}
 
 func (x *TopologyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[41]
+	mi := &file_felix_v1_felix_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3203,7 +3997,7 @@ func (x *TopologyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopologyResponse.ProtoReflect.Descriptor instead.
 func (*TopologyResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{41}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *TopologyResponse) GetTenant() string {
@@ -3242,7 +4036,7 @@ type FeatureListRequest struct {
 
 func (x *FeatureListRequest) Reset() {
 	*x = FeatureListRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[42]
+	mi := &file_felix_v1_felix_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +4048,7 @@ func (x *FeatureListRequest) String() string {
 func (*FeatureListRequest) ProtoMessage() {}
 
 func (x *FeatureListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[42]
+	mi := &file_felix_v1_felix_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +4061,7 @@ func (x *FeatureListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureListRequest.ProtoReflect.Descriptor instead.
 func (*FeatureListRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{42}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{48}
 }
 
 type FeatureListResponse struct {
@@ -3279,7 +4073,7 @@ type FeatureListResponse struct {
 
 func (x *FeatureListResponse) Reset() {
 	*x = FeatureListResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[43]
+	mi := &file_felix_v1_felix_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3291,7 +4085,7 @@ func (x *FeatureListResponse) String() string {
 func (*FeatureListResponse) ProtoMessage() {}
 
 func (x *FeatureListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[43]
+	mi := &file_felix_v1_felix_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3304,7 +4098,7 @@ func (x *FeatureListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureListResponse.ProtoReflect.Descriptor instead.
 func (*FeatureListResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{43}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FeatureListResponse) GetFeatures() []*Feature {
@@ -3323,7 +4117,7 @@ type FeatureFinalizeRequest struct {
 
 func (x *FeatureFinalizeRequest) Reset() {
 	*x = FeatureFinalizeRequest{}
-	mi := &file_felix_v1_felix_proto_msgTypes[44]
+	mi := &file_felix_v1_felix_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3335,7 +4129,7 @@ func (x *FeatureFinalizeRequest) String() string {
 func (*FeatureFinalizeRequest) ProtoMessage() {}
 
 func (x *FeatureFinalizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[44]
+	mi := &file_felix_v1_felix_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3348,7 +4142,7 @@ func (x *FeatureFinalizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFinalizeRequest.ProtoReflect.Descriptor instead.
 func (*FeatureFinalizeRequest) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{44}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FeatureFinalizeRequest) GetName() string {
@@ -3367,7 +4161,7 @@ type FeatureFinalizeResponse struct {
 
 func (x *FeatureFinalizeResponse) Reset() {
 	*x = FeatureFinalizeResponse{}
-	mi := &file_felix_v1_felix_proto_msgTypes[45]
+	mi := &file_felix_v1_felix_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +4173,7 @@ func (x *FeatureFinalizeResponse) String() string {
 func (*FeatureFinalizeResponse) ProtoMessage() {}
 
 func (x *FeatureFinalizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_felix_v1_felix_proto_msgTypes[45]
+	mi := &file_felix_v1_felix_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +4186,7 @@ func (x *FeatureFinalizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureFinalizeResponse.ProtoReflect.Descriptor instead.
 func (*FeatureFinalizeResponse) Descriptor() ([]byte, []int) {
-	return file_felix_v1_felix_proto_rawDescGZIP(), []int{45}
+	return file_felix_v1_felix_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *FeatureFinalizeResponse) GetFeature() *Feature {
@@ -3458,7 +4252,7 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05cache\x18\x03 \x01(\tR\x05cache\"\x15\n" +
-	"\x13CacheDeleteResponse\"\xa9\x02\n" +
+	"\x13CacheDeleteResponse\"\xa9\x03\n" +
 	"\x11CounterAddRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -3467,15 +4261,24 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\tkey_bytes\x18\x05 \x01(\fH\x00R\bkeyBytes\x12\x19\n" +
 	"\x05delta\x18\x06 \x01(\x03H\x02R\x05delta\x88\x01\x01\x12,\n" +
 	"\x11expires_in_millis\x18\a \x01(\x03H\x01R\x0fexpiresInMillis\x12,\n" +
-	"\x11expires_at_millis\x18\b \x01(\x03H\x01R\x0fexpiresAtMillisB\n" +
+	"\x11expires_at_millis\x18\b \x01(\x03H\x01R\x0fexpiresAtMillis\x12\x15\n" +
+	"\x03min\x18\t \x01(\x03H\x03R\x03min\x88\x01\x01\x12\x15\n" +
+	"\x03max\x18\n" +
+	" \x01(\x03H\x04R\x03max\x88\x01\x01\x12\x1a\n" +
+	"\bsaturate\x18\v \x01(\bR\bsaturate\x12$\n" +
+	"\x0eexpiry_if_none\x18\f \x01(\bR\fexpiryIfNoneB\n" +
 	"\n" +
 	"\bkey_formB\b\n" +
 	"\x06expiryB\b\n" +
-	"\x06_delta\"p\n" +
+	"\x06_deltaB\x06\n" +
+	"\x04_minB\x06\n" +
+	"\x04_max\"\xa0\x01\n" +
 	"\x12CounterAddResponse\x12\x14\n" +
 	"\x05value\x18\x01 \x01(\x03R\x05value\x12*\n" +
 	"\x11expires_at_millis\x18\x02 \x01(\x03R\x0fexpiresAtMillis\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\x04R\aversion\"\x9e\x01\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x18\n" +
+	"\aapplied\x18\x04 \x01(\bR\aapplied\x12\x14\n" +
+	"\x05added\x18\x05 \x01(\x03R\x05added\"\x9e\x01\n" +
 	"\x11CounterGetRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -3517,7 +4320,7 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\n" +
 	"\bkey_form\"1\n" +
 	"\x15CounterDeleteResponse\x12\x18\n" +
-	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xea\x01\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"\x8b\x02\n" +
 	"\x12CounterListRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -3526,13 +4329,17 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\fprefix_bytes\x18\x05 \x01(\fH\x00R\vprefixBytes\x12\x1b\n" +
 	"\tpage_size\x18\x06 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\a \x01(\tR\tpageTokenB\r\n" +
-	"\vprefix_form\"\x8b\x01\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\x12\x1f\n" +
+	"\vtotals_only\x18\b \x01(\bR\n" +
+	"totalsOnlyB\r\n" +
+	"\vprefix_form\"\xb3\x01\n" +
 	"\x13CounterListResponse\x12-\n" +
 	"\bcounters\x18\x01 \x03(\v2\x11.felix.v1.CounterR\bcounters\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1d\n" +
 	"\n" +
-	"now_millis\x18\x03 \x01(\x03R\tnowMillis\"\xa4\x01\n" +
+	"now_millis\x18\x03 \x01(\x03R\tnowMillis\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x03R\x05count\x12\x10\n" +
+	"\x03sum\x18\x05 \x01(\tR\x03sum\"\xa4\x01\n" +
 	"\aCounter\x12\x12\n" +
 	"\x03key\x18\x01 \x01(\tH\x00R\x03key\x12\x1d\n" +
 	"\tkey_bytes\x18\x02 \x01(\fH\x00R\bkeyBytes\x12\x14\n" +
@@ -3540,7 +4347,64 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x11expires_at_millis\x18\x04 \x01(\x03R\x0fexpiresAtMillis\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\x04R\aversionB\n" +
 	"\n" +
-	"\bkey_form\"\x94\x03\n" +
+	"\bkey_form\"\xbb\x03\n" +
+	"\x0fValuePutRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x12\n" +
+	"\x03key\x18\x04 \x01(\tH\x00R\x03key\x12\x1d\n" +
+	"\tkey_bytes\x18\x05 \x01(\fH\x00R\bkeyBytes\x12\x16\n" +
+	"\x05value\x18\x06 \x01(\tH\x01R\x05value\x12!\n" +
+	"\vvalue_bytes\x18\a \x01(\fH\x01R\n" +
+	"valueBytes\x12,\n" +
+	"\x11expires_in_millis\x18\b \x01(\x03H\x02R\x0fexpiresInMillis\x12,\n" +
+	"\x11expires_at_millis\x18\t \x01(\x03H\x02R\x0fexpiresAtMillis\x12!\n" +
+	"\vkeep_expiry\x18\n" +
+	" \x01(\bH\x02R\n" +
+	"keepExpiry\x12\x1d\n" +
+	"\tif_absent\x18\v \x01(\bH\x03R\bifAbsent\x12\x1f\n" +
+	"\n" +
+	"if_version\x18\f \x01(\x04H\x03R\tifVersionB\n" +
+	"\n" +
+	"\bkey_formB\f\n" +
+	"\n" +
+	"value_formB\b\n" +
+	"\x06expiryB\v\n" +
+	"\tcondition\"F\n" +
+	"\x10ValuePutResponse\x12\x18\n" +
+	"\aapplied\x18\x01 \x01(\bR\aapplied\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\x9c\x01\n" +
+	"\x0fValueGetRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x12\n" +
+	"\x03key\x18\x04 \x01(\tH\x00R\x03key\x12\x1d\n" +
+	"\tkey_bytes\x18\x05 \x01(\fH\x00R\bkeyBytesB\n" +
+	"\n" +
+	"\bkey_form\"\xb7\x01\n" +
+	"\x10ValueGetResponse\x12\x14\n" +
+	"\x05found\x18\x01 \x01(\bR\x05found\x12\x16\n" +
+	"\x05value\x18\x02 \x01(\tH\x00R\x05value\x12!\n" +
+	"\vvalue_bytes\x18\x03 \x01(\fH\x00R\n" +
+	"valueBytes\x12*\n" +
+	"\x11expires_at_millis\x18\x04 \x01(\x03R\x0fexpiresAtMillis\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversionB\f\n" +
+	"\n" +
+	"value_form\"\xd2\x01\n" +
+	"\x12ValueDeleteRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05cache\x18\x03 \x01(\tR\x05cache\x12\x12\n" +
+	"\x03key\x18\x04 \x01(\tH\x00R\x03key\x12\x1d\n" +
+	"\tkey_bytes\x18\x05 \x01(\fH\x00R\bkeyBytes\x12\"\n" +
+	"\n" +
+	"if_version\x18\x06 \x01(\x04H\x01R\tifVersion\x88\x01\x01B\n" +
+	"\n" +
+	"\bkey_formB\r\n" +
+	"\v_if_version\"I\n" +
+	"\x13ValueDeleteResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\x94\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x0e\n" +
@@ -3663,7 +4527,11 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x03Get\x12\x1b.felix.v1.CounterGetRequest\x1a\x1c.felix.v1.CounterGetResponse\"\x03\x90\x02\x01\x12@\n" +
 	"\x03Set\x12\x1b.felix.v1.CounterSetRequest\x1a\x1c.felix.v1.CounterSetResponse\x12I\n" +
 	"\x06Delete\x12\x1e.felix.v1.CounterDeleteRequest\x1a\x1f.felix.v1.CounterDeleteResponse\x12H\n" +
-	"\x04List\x12\x1c.felix.v1.CounterListRequest\x1a\x1d.felix.v1.CounterListResponse\"\x03\x90\x02\x012\xb5\x05\n" +
+	"\x04List\x12\x1c.felix.v1.CounterListRequest\x1a\x1d.felix.v1.CounterListResponse\"\x03\x90\x02\x012\xd6\x01\n" +
+	"\fValueService\x12<\n" +
+	"\x03Put\x12\x19.felix.v1.ValuePutRequest\x1a\x1a.felix.v1.ValuePutResponse\x12A\n" +
+	"\x03Get\x12\x19.felix.v1.ValueGetRequest\x1a\x1a.felix.v1.ValueGetResponse\"\x03\x90\x02\x01\x12E\n" +
+	"\x06Delete\x12\x1c.felix.v1.ValueDeleteRequest\x1a\x1d.felix.v1.ValueDeleteResponse2\xb5\x05\n" +
 	"\x0eClusterService\x12F\n" +
 	"\bNodeList\x12\x19.felix.v1.NodeListRequest\x1a\x1a.felix.v1.NodeListResponse\"\x03\x90\x02\x01\x12D\n" +
 	"\tNodeDrain\x12\x1a.felix.v1.NodeDrainRequest\x1a\x1b.felix.v1.NodeDrainResponse\x12G\n" +
@@ -3688,7 +4556,7 @@ func file_felix_v1_felix_proto_rawDescGZIP() []byte {
 	return file_felix_v1_felix_proto_rawDescData
 }
 
-var file_felix_v1_felix_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_felix_v1_felix_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_felix_v1_felix_proto_goTypes = []any{
 	(*ErrorInfo)(nil),               // 0: felix.v1.ErrorInfo
 	(*Cache)(nil),                   // 1: felix.v1.Cache
@@ -3713,29 +4581,35 @@ var file_felix_v1_felix_proto_goTypes = []any{
 	(*CounterListRequest)(nil),      // 20: felix.v1.CounterListRequest
 	(*CounterListResponse)(nil),     // 21: felix.v1.CounterListResponse
 	(*Counter)(nil),                 // 22: felix.v1.Counter
-	(*Node)(nil),                    // 23: felix.v1.Node
-	(*Shard)(nil),                   // 24: felix.v1.Shard
-	(*Replica)(nil),                 // 25: felix.v1.Replica
-	(*Feature)(nil),                 // 26: felix.v1.Feature
-	(*ShardOwner)(nil),              // 27: felix.v1.ShardOwner
-	(*NodeListRequest)(nil),         // 28: felix.v1.NodeListRequest
-	(*NodeListResponse)(nil),        // 29: felix.v1.NodeListResponse
-	(*NodeDrainRequest)(nil),        // 30: felix.v1.NodeDrainRequest
-	(*NodeDrainResponse)(nil),       // 31: felix.v1.NodeDrainResponse
-	(*NodeRemoveRequest)(nil),       // 32: felix.v1.NodeRemoveRequest
-	(*NodeRemoveResponse)(nil),      // 33: felix.v1.NodeRemoveResponse
-	(*ShardListRequest)(nil),        // 34: felix.v1.ShardListRequest
-	(*ShardListResponse)(nil),       // 35: felix.v1.ShardListResponse
-	(*ShardMoveRequest)(nil),        // 36: felix.v1.ShardMoveRequest
-	(*ShardMoveResponse)(nil),       // 37: felix.v1.ShardMoveResponse
-	(*ShardPreferRequest)(nil),      // 38: felix.v1.ShardPreferRequest
-	(*ShardPreferResponse)(nil),     // 39: felix.v1.ShardPreferResponse
-	(*TopologyRequest)(nil),         // 40: felix.v1.TopologyRequest
-	(*TopologyResponse)(nil),        // 41: felix.v1.TopologyResponse
-	(*FeatureListRequest)(nil),      // 42: felix.v1.FeatureListRequest
-	(*FeatureListResponse)(nil),     // 43: felix.v1.FeatureListResponse
-	(*FeatureFinalizeRequest)(nil),  // 44: felix.v1.FeatureFinalizeRequest
-	(*FeatureFinalizeResponse)(nil), // 45: felix.v1.FeatureFinalizeResponse
+	(*ValuePutRequest)(nil),         // 23: felix.v1.ValuePutRequest
+	(*ValuePutResponse)(nil),        // 24: felix.v1.ValuePutResponse
+	(*ValueGetRequest)(nil),         // 25: felix.v1.ValueGetRequest
+	(*ValueGetResponse)(nil),        // 26: felix.v1.ValueGetResponse
+	(*ValueDeleteRequest)(nil),      // 27: felix.v1.ValueDeleteRequest
+	(*ValueDeleteResponse)(nil),     // 28: felix.v1.ValueDeleteResponse
+	(*Node)(nil),                    // 29: felix.v1.Node
+	(*Shard)(nil),                   // 30: felix.v1.Shard
+	(*Replica)(nil),                 // 31: felix.v1.Replica
+	(*Feature)(nil),                 // 32: felix.v1.Feature
+	(*ShardOwner)(nil),              // 33: felix.v1.ShardOwner
+	(*NodeListRequest)(nil),         // 34: felix.v1.NodeListRequest
+	(*NodeListResponse)(nil),        // 35: felix.v1.NodeListResponse
+	(*NodeDrainRequest)(nil),        // 36: felix.v1.NodeDrainRequest
+	(*NodeDrainResponse)(nil),       // 37: felix.v1.NodeDrainResponse
+	(*NodeRemoveRequest)(nil),       // 38: felix.v1.NodeRemoveRequest
+	(*NodeRemoveResponse)(nil),      // 39: felix.v1.NodeRemoveResponse
+	(*ShardListRequest)(nil),        // 40: felix.v1.ShardListRequest
+	(*ShardListResponse)(nil),       // 41: felix.v1.ShardListResponse
+	(*ShardMoveRequest)(nil),        // 42: felix.v1.ShardMoveRequest
+	(*ShardMoveResponse)(nil),       // 43: felix.v1.ShardMoveResponse
+	(*ShardPreferRequest)(nil),      // 44: felix.v1.ShardPreferRequest
+	(*ShardPreferResponse)(nil),     // 45: felix.v1.ShardPreferResponse
+	(*TopologyRequest)(nil),         // 46: felix.v1.TopologyRequest
+	(*TopologyResponse)(nil),        // 47: felix.v1.TopologyResponse
+	(*FeatureListRequest)(nil),      // 48: felix.v1.FeatureListRequest
+	(*FeatureListResponse)(nil),     // 49: felix.v1.FeatureListResponse
+	(*FeatureFinalizeRequest)(nil),  // 50: felix.v1.FeatureFinalizeRequest
+	(*FeatureFinalizeResponse)(nil), // 51: felix.v1.FeatureFinalizeResponse
 }
 var file_felix_v1_felix_proto_depIdxs = []int32{
 	1,  // 0: felix.v1.CacheCreateResponse.cache:type_name -> felix.v1.Cache
@@ -3743,16 +4617,16 @@ var file_felix_v1_felix_proto_depIdxs = []int32{
 	1,  // 2: felix.v1.CacheListResponse.caches:type_name -> felix.v1.Cache
 	1,  // 3: felix.v1.CacheUpdateResponse.cache:type_name -> felix.v1.Cache
 	22, // 4: felix.v1.CounterListResponse.counters:type_name -> felix.v1.Counter
-	25, // 5: felix.v1.Shard.replicas:type_name -> felix.v1.Replica
-	23, // 6: felix.v1.NodeListResponse.nodes:type_name -> felix.v1.Node
-	23, // 7: felix.v1.NodeDrainResponse.node:type_name -> felix.v1.Node
-	23, // 8: felix.v1.NodeRemoveResponse.node:type_name -> felix.v1.Node
-	24, // 9: felix.v1.ShardListResponse.shards:type_name -> felix.v1.Shard
-	24, // 10: felix.v1.ShardMoveResponse.shard:type_name -> felix.v1.Shard
-	24, // 11: felix.v1.ShardPreferResponse.shard:type_name -> felix.v1.Shard
-	27, // 12: felix.v1.TopologyResponse.shards:type_name -> felix.v1.ShardOwner
-	26, // 13: felix.v1.FeatureListResponse.features:type_name -> felix.v1.Feature
-	26, // 14: felix.v1.FeatureFinalizeResponse.feature:type_name -> felix.v1.Feature
+	31, // 5: felix.v1.Shard.replicas:type_name -> felix.v1.Replica
+	29, // 6: felix.v1.NodeListResponse.nodes:type_name -> felix.v1.Node
+	29, // 7: felix.v1.NodeDrainResponse.node:type_name -> felix.v1.Node
+	29, // 8: felix.v1.NodeRemoveResponse.node:type_name -> felix.v1.Node
+	30, // 9: felix.v1.ShardListResponse.shards:type_name -> felix.v1.Shard
+	30, // 10: felix.v1.ShardMoveResponse.shard:type_name -> felix.v1.Shard
+	30, // 11: felix.v1.ShardPreferResponse.shard:type_name -> felix.v1.Shard
+	33, // 12: felix.v1.TopologyResponse.shards:type_name -> felix.v1.ShardOwner
+	32, // 13: felix.v1.FeatureListResponse.features:type_name -> felix.v1.Feature
+	32, // 14: felix.v1.FeatureFinalizeResponse.feature:type_name -> felix.v1.Feature
 	2,  // 15: felix.v1.CacheService.Create:input_type -> felix.v1.CacheCreateRequest
 	4,  // 16: felix.v1.CacheService.Get:input_type -> felix.v1.CacheGetRequest
 	6,  // 17: felix.v1.CacheService.List:input_type -> felix.v1.CacheListRequest
@@ -3763,36 +4637,42 @@ var file_felix_v1_felix_proto_depIdxs = []int32{
 	16, // 22: felix.v1.CounterService.Set:input_type -> felix.v1.CounterSetRequest
 	18, // 23: felix.v1.CounterService.Delete:input_type -> felix.v1.CounterDeleteRequest
 	20, // 24: felix.v1.CounterService.List:input_type -> felix.v1.CounterListRequest
-	28, // 25: felix.v1.ClusterService.NodeList:input_type -> felix.v1.NodeListRequest
-	30, // 26: felix.v1.ClusterService.NodeDrain:input_type -> felix.v1.NodeDrainRequest
-	32, // 27: felix.v1.ClusterService.NodeRemove:input_type -> felix.v1.NodeRemoveRequest
-	34, // 28: felix.v1.ClusterService.ShardList:input_type -> felix.v1.ShardListRequest
-	36, // 29: felix.v1.ClusterService.ShardMove:input_type -> felix.v1.ShardMoveRequest
-	38, // 30: felix.v1.ClusterService.ShardPrefer:input_type -> felix.v1.ShardPreferRequest
-	40, // 31: felix.v1.ClusterService.Topology:input_type -> felix.v1.TopologyRequest
-	42, // 32: felix.v1.ClusterService.FeatureList:input_type -> felix.v1.FeatureListRequest
-	44, // 33: felix.v1.ClusterService.FeatureFinalize:input_type -> felix.v1.FeatureFinalizeRequest
-	3,  // 34: felix.v1.CacheService.Create:output_type -> felix.v1.CacheCreateResponse
-	5,  // 35: felix.v1.CacheService.Get:output_type -> felix.v1.CacheGetResponse
-	7,  // 36: felix.v1.CacheService.List:output_type -> felix.v1.CacheListResponse
-	9,  // 37: felix.v1.CacheService.Update:output_type -> felix.v1.CacheUpdateResponse
-	11, // 38: felix.v1.CacheService.Delete:output_type -> felix.v1.CacheDeleteResponse
-	13, // 39: felix.v1.CounterService.Add:output_type -> felix.v1.CounterAddResponse
-	15, // 40: felix.v1.CounterService.Get:output_type -> felix.v1.CounterGetResponse
-	17, // 41: felix.v1.CounterService.Set:output_type -> felix.v1.CounterSetResponse
-	19, // 42: felix.v1.CounterService.Delete:output_type -> felix.v1.CounterDeleteResponse
-	21, // 43: felix.v1.CounterService.List:output_type -> felix.v1.CounterListResponse
-	29, // 44: felix.v1.ClusterService.NodeList:output_type -> felix.v1.NodeListResponse
-	31, // 45: felix.v1.ClusterService.NodeDrain:output_type -> felix.v1.NodeDrainResponse
-	33, // 46: felix.v1.ClusterService.NodeRemove:output_type -> felix.v1.NodeRemoveResponse
-	35, // 47: felix.v1.ClusterService.ShardList:output_type -> felix.v1.ShardListResponse
-	37, // 48: felix.v1.ClusterService.ShardMove:output_type -> felix.v1.ShardMoveResponse
-	39, // 49: felix.v1.ClusterService.ShardPrefer:output_type -> felix.v1.ShardPreferResponse
-	41, // 50: felix.v1.ClusterService.Topology:output_type -> felix.v1.TopologyResponse
-	43, // 51: felix.v1.ClusterService.FeatureList:output_type -> felix.v1.FeatureListResponse
-	45, // 52: felix.v1.ClusterService.FeatureFinalize:output_type -> felix.v1.FeatureFinalizeResponse
-	34, // [34:53] is the sub-list for method output_type
-	15, // [15:34] is the sub-list for method input_type
+	23, // 25: felix.v1.ValueService.Put:input_type -> felix.v1.ValuePutRequest
+	25, // 26: felix.v1.ValueService.Get:input_type -> felix.v1.ValueGetRequest
+	27, // 27: felix.v1.ValueService.Delete:input_type -> felix.v1.ValueDeleteRequest
+	34, // 28: felix.v1.ClusterService.NodeList:input_type -> felix.v1.NodeListRequest
+	36, // 29: felix.v1.ClusterService.NodeDrain:input_type -> felix.v1.NodeDrainRequest
+	38, // 30: felix.v1.ClusterService.NodeRemove:input_type -> felix.v1.NodeRemoveRequest
+	40, // 31: felix.v1.ClusterService.ShardList:input_type -> felix.v1.ShardListRequest
+	42, // 32: felix.v1.ClusterService.ShardMove:input_type -> felix.v1.ShardMoveRequest
+	44, // 33: felix.v1.ClusterService.ShardPrefer:input_type -> felix.v1.ShardPreferRequest
+	46, // 34: felix.v1.ClusterService.Topology:input_type -> felix.v1.TopologyRequest
+	48, // 35: felix.v1.ClusterService.FeatureList:input_type -> felix.v1.FeatureListRequest
+	50, // 36: felix.v1.ClusterService.FeatureFinalize:input_type -> felix.v1.FeatureFinalizeRequest
+	3,  // 37: felix.v1.CacheService.Create:output_type -> felix.v1.CacheCreateResponse
+	5,  // 38: felix.v1.CacheService.Get:output_type -> felix.v1.CacheGetResponse
+	7,  // 39: felix.v1.CacheService.List:output_type -> felix.v1.CacheListResponse
+	9,  // 40: felix.v1.CacheService.Update:output_type -> felix.v1.CacheUpdateResponse
+	11, // 41: felix.v1.CacheService.Delete:output_type -> felix.v1.CacheDeleteResponse
+	13, // 42: felix.v1.CounterService.Add:output_type -> felix.v1.CounterAddResponse
+	15, // 43: felix.v1.CounterService.Get:output_type -> felix.v1.CounterGetResponse
+	17, // 44: felix.v1.CounterService.Set:output_type -> felix.v1.CounterSetResponse
+	19, // 45: felix.v1.CounterService.Delete:output_type -> felix.v1.CounterDeleteResponse
+	21, // 46: felix.v1.CounterService.List:output_type -> felix.v1.CounterListResponse
+	24, // 47: felix.v1.ValueService.Put:output_type -> felix.v1.ValuePutResponse
+	26, // 48: felix.v1.ValueService.Get:output_type -> felix.v1.ValueGetResponse
+	28, // 49: felix.v1.ValueService.Delete:output_type -> felix.v1.ValueDeleteResponse
+	35, // 50: felix.v1.ClusterService.NodeList:output_type -> felix.v1.NodeListResponse
+	37, // 51: felix.v1.ClusterService.NodeDrain:output_type -> felix.v1.NodeDrainResponse
+	39, // 52: felix.v1.ClusterService.NodeRemove:output_type -> felix.v1.NodeRemoveResponse
+	41, // 53: felix.v1.ClusterService.ShardList:output_type -> felix.v1.ShardListResponse
+	43, // 54: felix.v1.ClusterService.ShardMove:output_type -> felix.v1.ShardMoveResponse
+	45, // 55: felix.v1.ClusterService.ShardPrefer:output_type -> felix.v1.ShardPreferResponse
+	47, // 56: felix.v1.ClusterService.Topology:output_type -> felix.v1.TopologyResponse
+	49, // 57: felix.v1.ClusterService.FeatureList:output_type -> felix.v1.FeatureListResponse
+	51, // 58: felix.v1.ClusterService.FeatureFinalize:output_type -> felix.v1.FeatureFinalizeResponse
+	37, // [37:59] is the sub-list for method output_type
+	15, // [15:37] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
 	15, // [15:15] is the sub-list for extension extendee
 	0,  // [0:15] is the sub-list for field type_name
@@ -3834,16 +4714,39 @@ func file_felix_v1_felix_proto_init() {
 		(*Counter_Key)(nil),
 		(*Counter_KeyBytes)(nil),
 	}
-	file_felix_v1_felix_proto_msgTypes[25].OneofWrappers = []any{}
+	file_felix_v1_felix_proto_msgTypes[23].OneofWrappers = []any{
+		(*ValuePutRequest_Key)(nil),
+		(*ValuePutRequest_KeyBytes)(nil),
+		(*ValuePutRequest_Value)(nil),
+		(*ValuePutRequest_ValueBytes)(nil),
+		(*ValuePutRequest_ExpiresInMillis)(nil),
+		(*ValuePutRequest_ExpiresAtMillis)(nil),
+		(*ValuePutRequest_KeepExpiry)(nil),
+		(*ValuePutRequest_IfAbsent)(nil),
+		(*ValuePutRequest_IfVersion)(nil),
+	}
+	file_felix_v1_felix_proto_msgTypes[25].OneofWrappers = []any{
+		(*ValueGetRequest_Key)(nil),
+		(*ValueGetRequest_KeyBytes)(nil),
+	}
+	file_felix_v1_felix_proto_msgTypes[26].OneofWrappers = []any{
+		(*ValueGetResponse_Value)(nil),
+		(*ValueGetResponse_ValueBytes)(nil),
+	}
+	file_felix_v1_felix_proto_msgTypes[27].OneofWrappers = []any{
+		(*ValueDeleteRequest_Key)(nil),
+		(*ValueDeleteRequest_KeyBytes)(nil),
+	}
+	file_felix_v1_felix_proto_msgTypes[31].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_felix_v1_felix_proto_rawDesc), len(file_felix_v1_felix_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   52,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_felix_v1_felix_proto_goTypes,
 		DependencyIndexes: file_felix_v1_felix_proto_depIdxs,

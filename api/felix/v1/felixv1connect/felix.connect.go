@@ -55,6 +55,8 @@ const (
 	CacheServiceName = "felix.v1.CacheService"
 	// CounterServiceName is the fully-qualified name of the CounterService service.
 	CounterServiceName = "felix.v1.CounterService"
+	// ValueServiceName is the fully-qualified name of the ValueService service.
+	ValueServiceName = "felix.v1.ValueService"
 	// ClusterServiceName is the fully-qualified name of the ClusterService service.
 	ClusterServiceName = "felix.v1.ClusterService"
 )
@@ -87,6 +89,12 @@ const (
 	CounterServiceDeleteProcedure = "/felix.v1.CounterService/Delete"
 	// CounterServiceListProcedure is the fully-qualified name of the CounterService's List RPC.
 	CounterServiceListProcedure = "/felix.v1.CounterService/List"
+	// ValueServicePutProcedure is the fully-qualified name of the ValueService's Put RPC.
+	ValueServicePutProcedure = "/felix.v1.ValueService/Put"
+	// ValueServiceGetProcedure is the fully-qualified name of the ValueService's Get RPC.
+	ValueServiceGetProcedure = "/felix.v1.ValueService/Get"
+	// ValueServiceDeleteProcedure is the fully-qualified name of the ValueService's Delete RPC.
+	ValueServiceDeleteProcedure = "/felix.v1.ValueService/Delete"
 	// ClusterServiceNodeListProcedure is the fully-qualified name of the ClusterService's NodeList RPC.
 	ClusterServiceNodeListProcedure = "/felix.v1.ClusterService/NodeList"
 	// ClusterServiceNodeDrainProcedure is the fully-qualified name of the ClusterService's NodeDrain
@@ -312,7 +320,8 @@ func (UnimplementedCacheServiceHandler) Delete(context.Context, *connect.Request
 type CounterServiceClient interface {
 	// Add adds to a counter and answers with the sum. A counter that does not
 	// exist begins at 0. A sum that would overflow is out_of_range and changes
-	// nothing.
+	// nothing; one that would be outside of the bounds that the request gives
+	// changes nothing either and is answered with applied false.
 	Add(context.Context, *connect.Request[v1.CounterAddRequest]) (*connect.Response[v1.CounterAddResponse], error)
 	// Get reads a counter. One that was never written, has expired or was
 	// deleted is answered with found false.
@@ -321,7 +330,8 @@ type CounterServiceClient interface {
 	Set(context.Context, *connect.Request[v1.CounterSetRequest]) (*connect.Response[v1.CounterSetResponse], error)
 	// Delete removes a counter; deleted is false if there was none.
 	Delete(context.Context, *connect.Request[v1.CounterDeleteRequest]) (*connect.Response[v1.CounterDeleteResponse], error)
-	// List lists counters in the byte order of their keys, a page at a time.
+	// List lists counters in the byte order of their keys, a page at a time, with
+	// how many each page has and their sum.
 	List(context.Context, *connect.Request[v1.CounterListRequest]) (*connect.Response[v1.CounterListResponse], error)
 }
 
@@ -409,7 +419,8 @@ func (c *counterServiceClient) List(ctx context.Context, req *connect.Request[v1
 type CounterServiceHandler interface {
 	// Add adds to a counter and answers with the sum. A counter that does not
 	// exist begins at 0. A sum that would overflow is out_of_range and changes
-	// nothing.
+	// nothing; one that would be outside of the bounds that the request gives
+	// changes nothing either and is answered with applied false.
 	Add(context.Context, *connect.Request[v1.CounterAddRequest]) (*connect.Response[v1.CounterAddResponse], error)
 	// Get reads a counter. One that was never written, has expired or was
 	// deleted is answered with found false.
@@ -418,7 +429,8 @@ type CounterServiceHandler interface {
 	Set(context.Context, *connect.Request[v1.CounterSetRequest]) (*connect.Response[v1.CounterSetResponse], error)
 	// Delete removes a counter; deleted is false if there was none.
 	Delete(context.Context, *connect.Request[v1.CounterDeleteRequest]) (*connect.Response[v1.CounterDeleteResponse], error)
-	// List lists counters in the byte order of their keys, a page at a time.
+	// List lists counters in the byte order of their keys, a page at a time, with
+	// how many each page has and their sum.
 	List(context.Context, *connect.Request[v1.CounterListRequest]) (*connect.Response[v1.CounterListResponse], error)
 }
 
@@ -500,6 +512,146 @@ func (UnimplementedCounterServiceHandler) Delete(context.Context, *connect.Reque
 
 func (UnimplementedCounterServiceHandler) List(context.Context, *connect.Request[v1.CounterListRequest]) (*connect.Response[v1.CounterListResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.CounterService.List is not implemented"))
+}
+
+// ValueServiceClient is a client for the felix.v1.ValueService service.
+type ValueServiceClient interface {
+	// Put stores a value, on condition if the request has one. If that is not
+	// met nothing changes: the answer has applied false and the version that is
+	// there.
+	Put(context.Context, *connect.Request[v1.ValuePutRequest]) (*connect.Response[v1.ValuePutResponse], error)
+	// Get reads a value. One that was never written, has expired or was deleted
+	// is answered with found false.
+	Get(context.Context, *connect.Request[v1.ValueGetRequest]) (*connect.Response[v1.ValueGetResponse], error)
+	// Delete removes a value, on condition if the request has one. deleted is
+	// false if there was none, or the condition was not met: then version says
+	// which one is there.
+	Delete(context.Context, *connect.Request[v1.ValueDeleteRequest]) (*connect.Response[v1.ValueDeleteResponse], error)
+}
+
+// NewValueServiceClient constructs a client for the felix.v1.ValueService service. By default, it
+// uses the Connect protocol with the binary Protobuf Codec, asks for gzipped responses, and sends
+// uncompressed requests. To use the gRPC or gRPC-Web protocols, supply the connect.WithGRPC() or
+// connect.WithGRPCWeb() options.
+//
+// The URL supplied here should be the base URL for the Connect or gRPC server (for example,
+// http://api.acme.com or https://acme.com/grpc).
+func NewValueServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) ValueServiceClient {
+	baseURL = strings.TrimRight(baseURL, "/")
+	valueServiceMethods := v1.File_felix_v1_felix_proto.Services().ByName("ValueService").Methods()
+	return &valueServiceClient{
+		put: connect.NewClient[v1.ValuePutRequest, v1.ValuePutResponse](
+			httpClient,
+			baseURL+ValueServicePutProcedure,
+			connect.WithSchema(valueServiceMethods.ByName("Put")),
+			connect.WithClientOptions(opts...),
+		),
+		get: connect.NewClient[v1.ValueGetRequest, v1.ValueGetResponse](
+			httpClient,
+			baseURL+ValueServiceGetProcedure,
+			connect.WithSchema(valueServiceMethods.ByName("Get")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		delete: connect.NewClient[v1.ValueDeleteRequest, v1.ValueDeleteResponse](
+			httpClient,
+			baseURL+ValueServiceDeleteProcedure,
+			connect.WithSchema(valueServiceMethods.ByName("Delete")),
+			connect.WithClientOptions(opts...),
+		),
+	}
+}
+
+// valueServiceClient implements ValueServiceClient.
+type valueServiceClient struct {
+	put    *connect.Client[v1.ValuePutRequest, v1.ValuePutResponse]
+	get    *connect.Client[v1.ValueGetRequest, v1.ValueGetResponse]
+	delete *connect.Client[v1.ValueDeleteRequest, v1.ValueDeleteResponse]
+}
+
+// Put calls felix.v1.ValueService.Put.
+func (c *valueServiceClient) Put(ctx context.Context, req *connect.Request[v1.ValuePutRequest]) (*connect.Response[v1.ValuePutResponse], error) {
+	return c.put.CallUnary(ctx, req)
+}
+
+// Get calls felix.v1.ValueService.Get.
+func (c *valueServiceClient) Get(ctx context.Context, req *connect.Request[v1.ValueGetRequest]) (*connect.Response[v1.ValueGetResponse], error) {
+	return c.get.CallUnary(ctx, req)
+}
+
+// Delete calls felix.v1.ValueService.Delete.
+func (c *valueServiceClient) Delete(ctx context.Context, req *connect.Request[v1.ValueDeleteRequest]) (*connect.Response[v1.ValueDeleteResponse], error) {
+	return c.delete.CallUnary(ctx, req)
+}
+
+// ValueServiceHandler is an implementation of the felix.v1.ValueService service.
+type ValueServiceHandler interface {
+	// Put stores a value, on condition if the request has one. If that is not
+	// met nothing changes: the answer has applied false and the version that is
+	// there.
+	Put(context.Context, *connect.Request[v1.ValuePutRequest]) (*connect.Response[v1.ValuePutResponse], error)
+	// Get reads a value. One that was never written, has expired or was deleted
+	// is answered with found false.
+	Get(context.Context, *connect.Request[v1.ValueGetRequest]) (*connect.Response[v1.ValueGetResponse], error)
+	// Delete removes a value, on condition if the request has one. deleted is
+	// false if there was none, or the condition was not met: then version says
+	// which one is there.
+	Delete(context.Context, *connect.Request[v1.ValueDeleteRequest]) (*connect.Response[v1.ValueDeleteResponse], error)
+}
+
+// NewValueServiceHandler builds an HTTP handler from the service implementation. It returns the
+// path on which to mount the handler and the handler itself.
+//
+// By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
+// and JSON codecs. They also support gzip compression.
+func NewValueServiceHandler(svc ValueServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	valueServiceMethods := v1.File_felix_v1_felix_proto.Services().ByName("ValueService").Methods()
+	valueServicePutHandler := connect.NewUnaryHandler(
+		ValueServicePutProcedure,
+		svc.Put,
+		connect.WithSchema(valueServiceMethods.ByName("Put")),
+		connect.WithHandlerOptions(opts...),
+	)
+	valueServiceGetHandler := connect.NewUnaryHandler(
+		ValueServiceGetProcedure,
+		svc.Get,
+		connect.WithSchema(valueServiceMethods.ByName("Get")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	valueServiceDeleteHandler := connect.NewUnaryHandler(
+		ValueServiceDeleteProcedure,
+		svc.Delete,
+		connect.WithSchema(valueServiceMethods.ByName("Delete")),
+		connect.WithHandlerOptions(opts...),
+	)
+	return "/felix.v1.ValueService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case ValueServicePutProcedure:
+			valueServicePutHandler.ServeHTTP(w, r)
+		case ValueServiceGetProcedure:
+			valueServiceGetHandler.ServeHTTP(w, r)
+		case ValueServiceDeleteProcedure:
+			valueServiceDeleteHandler.ServeHTTP(w, r)
+		default:
+			http.NotFound(w, r)
+		}
+	})
+}
+
+// UnimplementedValueServiceHandler returns CodeUnimplemented from all methods.
+type UnimplementedValueServiceHandler struct{}
+
+func (UnimplementedValueServiceHandler) Put(context.Context, *connect.Request[v1.ValuePutRequest]) (*connect.Response[v1.ValuePutResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ValueService.Put is not implemented"))
+}
+
+func (UnimplementedValueServiceHandler) Get(context.Context, *connect.Request[v1.ValueGetRequest]) (*connect.Response[v1.ValueGetResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ValueService.Get is not implemented"))
+}
+
+func (UnimplementedValueServiceHandler) Delete(context.Context, *connect.Request[v1.ValueDeleteRequest]) (*connect.Response[v1.ValueDeleteResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.v1.ValueService.Delete is not implemented"))
 }
 
 // ClusterServiceClient is a client for the felix.v1.ClusterService service.
