@@ -87,6 +87,7 @@ type broker struct {
 	address  string
 	caches   felixv1connect.CacheServiceClient
 	counters felixv1connect.CounterServiceClient
+	values   felixv1connect.ValueServiceClient
 	cluster  felixv1connect.ClusterServiceClient
 }
 
@@ -118,6 +119,7 @@ func New(opts Options) (*Client, error) {
 			address:  base.Host,
 			caches:   felixv1connect.NewCacheServiceClient(sender, base.String(), limit),
 			counters: felixv1connect.NewCounterServiceClient(sender, base.String(), limit),
+			values:   felixv1connect.NewValueServiceClient(sender, base.String(), limit),
 			cluster:  felixv1connect.NewClusterServiceClient(sender, base.String(), limit),
 		})
 	}

@@ -22,29 +22,6 @@ type Counter struct {
 	Version uint64
 }
 
-// CounterAdd adds delta to a counter, from 0 if it does not exist, and answers
-// the sum. It is sent at most once. Errors: out_of_range if the sum would
-// overflow, cache_not_found, invalid_argument, resource_exhausted, unavailable
-// (none of these changed anything); outcome_unknown if the answer was lost.
-func (c *Client) CounterAdd(ctx context.Context, tenant, namespace, cache, key string, delta int64) (int64, error) {
-	if err := checkKey(key); err != nil {
-		return 0, err
-	}
-	req := &felixv1.CounterAddRequest{Tenant: tenant, Namespace: namespace, Cache: cache, Delta: &delta}
-	if utf8.ValidString(key) {
-		req.KeyForm = &felixv1.CounterAddRequest_Key{Key: key}
-	} else {
-		req.KeyForm = &felixv1.CounterAddRequest_KeyBytes{KeyBytes: []byte(key)}
-	}
-	resp, err := call(ctx, c, changes, func(ctx context.Context, b broker) (*connect.Response[felixv1.CounterAddResponse], error) {
-		return b.counters.Add(ctx, connect.NewRequest(req))
-	})
-	if err != nil {
-		return 0, err
-	}
-	return resp.GetValue(), nil
-}
-
 // CounterGet reads a counter. found is false if it was never written, has
 // expired or was deleted, which is not the same as 0. Errors: cache_not_found,
 // invalid_argument, unavailable.
@@ -114,16 +91,7 @@ func (c *Client) CounterList(ctx context.Context, tenant, namespace, cache, pref
 			yield(Counter{}, felix.Errorf(felix.InvalidArgument, "the page size is %d: it is 0 to %d", pageSize, felix.MaxScanPage))
 			return
 		}
-		req := &felixv1.CounterListRequest{Tenant: tenant, Namespace: namespace, Cache: cache, PageSize: int32(pageSize)}
-		if utf8.ValidString(prefix) {
-			req.PrefixForm = &felixv1.CounterListRequest_Prefix{Prefix: prefix}
-		} else {
-			req.PrefixForm = &felixv1.CounterListRequest_PrefixBytes{PrefixBytes: []byte(prefix)}
-		}
-		for {
-			page, err := call(ctx, c, reads, func(ctx context.Context, b broker) (*connect.Response[felixv1.CounterListResponse], error) {
-				return b.counters.List(ctx, connect.NewRequest(req))
-			})
+		for page, err := range c.counterPages(ctx, listRequest(tenant, namespace, cache, prefix, pageSize)) {
 			if err != nil {
 				yield(Counter{}, err)
 				return
@@ -133,7 +101,28 @@ func (c *Client) CounterList(ctx context.Context, tenant, namespace, cache, pref
 					return
 				}
 			}
-			if page.GetNextPageToken() == "" {
+		}
+	}
+}
+
+func listRequest(tenant, namespace, cache, prefix string, pageSize int) *felixv1.CounterListRequest {
+	req := &felixv1.CounterListRequest{Tenant: tenant, Namespace: namespace, Cache: cache, PageSize: int32(pageSize)}
+	if utf8.ValidString(prefix) {
+		req.PrefixForm = &felixv1.CounterListRequest_Prefix{Prefix: prefix}
+	} else {
+		req.PrefixForm = &felixv1.CounterListRequest_PrefixBytes{PrefixBytes: []byte(prefix)}
+	}
+	return req
+}
+
+// counterPages asks for one page after the other. An error is the last.
+func (c *Client) counterPages(ctx context.Context, req *felixv1.CounterListRequest) iter.Seq2[*felixv1.CounterListResponse, error] {
+	return func(yield func(*felixv1.CounterListResponse, error) bool) {
+		for {
+			page, err := call(ctx, c, reads, func(ctx context.Context, b broker) (*connect.Response[felixv1.CounterListResponse], error) {
+				return b.counters.List(ctx, connect.NewRequest(req))
+			})
+			if !yield(page, err) || err != nil || page.GetNextPageToken() == "" {
 				return
 			}
 			req.PageToken = page.GetNextPageToken()
