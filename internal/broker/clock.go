@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -89,6 +90,25 @@ func (c *wallClock) Ahead(node uint64, system int64, mono time.Duration) time.Du
 		return 0
 	}
 	return time.Duration(p.zero+mono.Milliseconds()-system) * time.Millisecond
+}
+
+// Offset is how far the system's clock is ahead of the median of those of the
+// peers, 0 if none of these is known.
+func (c *wallClock) Offset(system int64, mono time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var ahead []int64
+	for _, p := range c.peers {
+		if p.known && mono-p.at <= clockMemory {
+			ahead = append(ahead, system-(p.zero+mono.Milliseconds()))
+		}
+	}
+	if len(ahead) == 0 {
+		return 0
+	}
+	slices.Sort(ahead)
+	low, high := ahead[(len(ahead)-1)/2], ahead[len(ahead)/2]
+	return time.Duration(low+(high-low)/2) * time.Millisecond
 }
 
 // Now is the time for shards, in Unix milliseconds, where the system's clock

@@ -218,3 +218,27 @@ func TestAhead(t *testing.T) {
 		t.Errorf("ahead by %v, as it was long ago", got)
 	}
 }
+
+// Broken: the sort in Offset; `known` there; high as ahead[len(ahead)-1].
+func TestOffset(t *testing.T) {
+	c := newClockTest(t, map[uint64]int64{2: 0, 3: 300, 4: year})
+	want := func(what string, millis int64) {
+		t.Helper()
+		if got := c.Offset(c.system(), c.mono).Milliseconds(); got != millis {
+			t.Errorf("%s: it is %d ms ahead, want %d", what, got, millis)
+		}
+	}
+	want("nobody was asked", 0)
+	c.compare()
+	want("the middle one of three", -300)
+	c.skew = 1000
+	want("a second later", 700)
+	c.peers = map[uint64]int64{2: 0, 3: 300}
+	c.meet()
+	want("between two", 850)
+	c.mono += clockMemory + time.Second
+	want("long ago", 0)
+	c.peers = nil
+	c.meet()
+	want("alone", 0)
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -25,14 +26,16 @@ const (
 	confsTimeout = 2 * time.Second
 	// ownerFence bounds what a shard's majority may take to confirm its owner.
 	ownerFence = time.Second
-	// nearlyCaughtUp is how many entries a learner may lack that is to vote: they take
-	// some milliseconds.
+	// nearlyCaughtUp is how many entries a learner may lack that is to vote, and any
+	// replica that is not behind: they take some milliseconds.
 	nearlyCaughtUp = 1000
 )
 
 // confs is what the reconciler remembers of the shards that this broker owns.
 type confs struct {
 	seen map[uint64]uint64 // shard → commit index when it last looked
+	// lagging is how many replicas of these shards were behind then, for anybody.
+	lagging atomic.Int64
 }
 
 // owned is a shard that this broker owns, as it was when it was looked at.
@@ -53,7 +56,9 @@ func (b *Broker) stepConfs(ctx context.Context, v *view) {
 	all := b.ownedShards(v)
 	seen := make(map[uint64]uint64, len(all))
 	var news, steps []owned
+	lagging, up := 0, b.reached()
 	for _, o := range all {
+		lagging += o.lagging(up)
 		o.before = b.confs.seen[o.replica.id]
 		seen[o.replica.id] = o.status.Commit
 		if _, is := placement.Report(*o.wish, confOf(o.status.Conf)); is {
@@ -62,6 +67,7 @@ func (b *Broker) stepConfs(ctx context.Context, v *view) {
 			steps = append(steps, o)
 		}
 	}
+	b.confs.lagging.Store(int64(lagging))
 	b.report(ctx, news[:min(len(news), confsPerRound)])
 	b.changeConfs(ctx, steps[:min(len(steps), confsPerRound)])
 	b.confs.seen = seen
@@ -114,6 +120,18 @@ func (o *owned) knows() placement.Owner {
 		}
 	}
 	return k
+}
+
+// lagging counts the replicas that are behind: they lack more than a moment's
+// entries, get a snapshot, or are on nodes that are not up. (Progress.Active is
+// false for a moment again and again.)
+func (o *owned) lagging(up map[uint64]bool) (n int) {
+	for _, p := range o.status.Progress {
+		if p.RaftID != o.replica.raftID && (!up[o.replica.nodeOf(p.RaftID)] || p.PendingSnapshot != 0 || p.Match+nearlyCaughtUp < o.status.Commit) {
+			n++
+		}
+	}
+	return n
 }
 
 // report writes into the metadata what the configurations make of the replicas.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/felix-go/felix/internal/raftlog"
 	"github.com/felix-go/felix/internal/store"
@@ -20,6 +21,13 @@ type Stats struct {
 	Checkpoints           store.CheckpointStats
 	Traffic               Traffic
 	Eligible              bool // whether the clock lets this broker own shards
+	// ClockOffset is how far the clock is ahead of the median of the other brokers'; 0
+	// where there is none.
+	ClockOffset time.Duration
+	// Lagging are the other brokers' replicas of shards that this one owns which lack
+	// more than 1000 entries, get a snapshot, or are not reached; a round of the
+	// reconciler ago.
+	Lagging int64
 }
 
 // Traffic counts what brokers have to do with each other, since the start.
@@ -55,7 +63,7 @@ func (b *Broker) Stats() Stats {
 	s := Stats{InflightBytes: b.inflight.Load(), RecordBytes: b.budget.UsedBytes(),
 		DirtyBytes: b.budget.DirtyBytes(), LogBytes: b.checkpoint.pressure.logBytes.Load(), StateBytes: b.db.DiskBytes(),
 		Log: b.log.Stats(), Checkpoints: b.db.CheckpointStats(),
-		Traffic: b.traffic.read(), Eligible: b.eligible.Load()}
+		Traffic: b.traffic.read(), Eligible: b.eligible.Load(), ClockOffset: b.clockOffset(), Lagging: b.confs.lagging.Load()}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	s.Caches, s.Shards = len(b.caches), len(b.replicas)

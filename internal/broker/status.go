@@ -19,7 +19,7 @@ func (b *Broker) clusterStatus(ctx context.Context) (*peerv1.StatusResponse, err
 		byWorker[r.worker] = append(byWorker[r.worker], r)
 	}
 	b.mu.RUnlock()
-	status := &peerv1.StatusResponse{ClockEligible: b.eligible.Load()}
+	status := &peerv1.StatusResponse{ClockEligible: b.eligible.Load(), ClockOffsetMillis: b.clockOffset().Milliseconds()}
 	for w, replicas := range byWorker {
 		for some := range slices.Chunk(replicas, lookAtOnce) {
 			if err := ctx.Err(); err != nil {
@@ -37,6 +37,9 @@ func (b *Broker) clusterStatus(ctx context.Context) (*peerv1.StatusResponse, err
 	slices.SortFunc(status.Shards, func(x, y *peerv1.ShardStatus) int { return cmp.Compare(x.GetShard(), y.GetShard()) })
 	return status, nil
 }
+
+// clockOffset is how far this broker's clock is ahead of the median of the others'.
+func (b *Broker) clockOffset() time.Duration { return b.clock.Offset(b.opts.Wall(), b.mono()) }
 
 // describe is what the broker tells of a replica. It runs on the worker.
 func (r *replica) describe(s shard.Status) *peerv1.ShardStatus {

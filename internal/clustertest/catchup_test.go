@@ -3,6 +3,7 @@ package clustertest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -27,6 +28,15 @@ func (c *cluster) caughtUp(id uint64) error {
 	return nil
 }
 
+// lagging compares how many replicas are behind of the shards that two nodes own,
+// as these say, with what it should be.
+func (c *cluster) lagging(a, b uint64, want int64) error {
+	if n := c.broker(a).Stats().Lagging + c.broker(b).Stats().Lagging; n != want {
+		return fmt.Errorf("%d replicas lag, want %d", n, want)
+	}
+	return nil
+}
+
 // TestCatchUpByLog: a broker that was cut off for a while gets what it missed.
 // That it has it is seen when another one is lost.
 func TestCatchUpByLog(t *testing.T) {
@@ -37,8 +47,9 @@ func TestCatchUpByLog(t *testing.T) {
 	l.advance(200)
 	c.wire.part([]uint64{3}, []uint64{1, 2})
 	l.advance(1000)
+	eventually(t, "owners notice that replicas are behind", func() error { return c.lagging(1, 2, 5) })
 	c.wire.heal()
-	eventually(t, "node 3 has caught up", func() error { return c.caughtUp(3) })
+	eventually(t, "node 3 has caught up", func() error { return errors.Join(c.caughtUp(3), c.lagging(1, 2, 0)) })
 	c.crash(1)
 	l.check(2, 3)
 	c.start(1)

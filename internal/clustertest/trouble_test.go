@@ -66,6 +66,9 @@ func TestYearAheadBroker(t *testing.T) {
 		ops = append(ops, felix.Op{Kind: felix.Add, Key: keyOf(k), Int: 1, TTL: felix.TTLIn, ExpiryMillis: 3600_000})
 	}
 	must(t, c.cache(1, "main"), ops...)
+	if off := c.broker(3).Stats().ClockOffset.Milliseconds(); off < yearMillis-60_000 || off > yearMillis+60_000 {
+		t.Errorf("node 3 says that its clock is %d ms ahead", off)
+	}
 	for round := range 2 {
 		eventually(t, "node 3 owns nothing", func() error {
 			if owned := c.broker(3).Stats().Owned; owned > 0 {

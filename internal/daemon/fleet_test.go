@@ -51,7 +51,7 @@ func TestDevNodes(t *testing.T) {
 		t.Error(got)
 	}
 	text := scrape(t, &process{http: http[0]})
-	for _, want := range []string{"felix_clock_eligible 1\n", "felix_forwarded_lost_total 0\n", `felix_peer_up{node="2"} 1`, `felix_peer_up{node="3"} 1`} {
+	for _, want := range []string{"felix_clock_eligible 1\n", "felix_forwarded_lost_total 0\n", "felix_replicas_lagging 0\n", "felix_clock_offset_seconds ", `felix_peer_up{node="2"} 1`, `felix_peer_up{node="3"} 1`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics of node 1 does not say %q", want)
 		}

@@ -77,6 +77,9 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 		eligible = 1
 	}
 	gauge("felix_clock_eligible", "1 where the clock lets this broker own shards.", eligible)
+	out <- prometheus.MustNewConstMetric(prometheus.NewDesc("felix_clock_offset_seconds",
+		"How far this broker's clock is ahead of the median of the other brokers'.", nil, nil), prometheus.GaugeValue, b.ClockOffset.Seconds())
+	gauge("felix_replicas_lagging", "Replicas on other brokers of shards that this one owns which are behind.", b.Lagging)
 	counter("felix_ownerships_total", "Times that this broker became the owner of a shard.", b.Traffic.Ownerships)
 	counter("felix_forwarded_total", "Requests sent to the brokers that own their shards.", b.Traffic.Forwarded)
 	counter("felix_forwarded_returned_total", "Of these, not evaluated there and sent on.", b.Traffic.Returned)

@@ -1607,7 +1607,7 @@ func (x *StatusRequest) GetClusterId() string {
 type StatusResponse struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Shards            []*ShardStatus         `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
-	ClockOffsetMillis int64                  `protobuf:"varint,2,opt,name=clock_offset_millis,json=clockOffsetMillis,proto3" json:"clock_offset_millis,omitempty"` // from the median of its peers
+	ClockOffsetMillis int64                  `protobuf:"varint,2,opt,name=clock_offset_millis,json=clockOffsetMillis,proto3" json:"clock_offset_millis,omitempty"` // how far its clock is ahead of the median of its peers'
 	ClockEligible     bool                   `protobuf:"varint,3,opt,name=clock_eligible,json=clockEligible,proto3" json:"clock_eligible,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
