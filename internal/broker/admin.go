@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/felix-go/felix"
@@ -204,27 +205,29 @@ func (v *view) waitsFor(n *nodeMeta, up map[uint64]bool) string {
 	if n.State != nodeDraining && n.State != nodeRemoving {
 		return ""
 	}
-	left, stuck, meta := 0, 0, false
-	for id, s := range v.placements() {
-		if !slices.ContainsFunc(s.Replicas, func(r placement.Replica) bool { return r.Node == n.ID }) {
+	var left, stuck []*cacheMeta // one for each replica
+	meta := false
+	for id, s := range v.shards {
+		if !slices.ContainsFunc(s.placement.Replicas, func(r placement.Replica) bool { return r.Node == n.ID }) {
 			continue
 		}
 		if id == metaShard {
 			meta = true
 			continue
 		}
-		left++
-		if !canChange(s, up) {
-			stuck++
+		left = append(left, s.cache)
+		if !canChange(s.placement, up) {
+			stuck = append(stuck, s.cache)
 		}
 	}
 	switch {
-	case left > 0 && !slices.ContainsFunc(v.others(n.ID), func(id uint64) bool { return up[id] }):
-		return fmt.Sprintf("%s, for which there is no other broker that is up and may have them", replicasLeft(left))
-	case stuck > 0:
-		return fmt.Sprintf("%s, %d of them of shards that have no majority: bring their brokers back, or delete the caches", replicasLeft(left), stuck)
-	case left > 0:
-		return fmt.Sprintf("%s to go to other brokers", replicasLeft(left))
+	case len(left) > 0 && !slices.ContainsFunc(v.others(n.ID), func(id uint64) bool { return up[id] }):
+		return fmt.Sprintf("%s of %s, for which there is no other broker that is up and may have them", replicasLeft(len(left)), namesOf(left))
+	case len(stuck) > 0:
+		return fmt.Sprintf("%s, %d of them of shards that have no majority, of %s: bring their brokers back, or delete what may be lost",
+			replicasLeft(len(left)), len(stuck), namesOf(stuck))
+	case len(left) > 0:
+		return fmt.Sprintf("%s of %s to go to other brokers", replicasLeft(len(left)), namesOf(left))
 	case n.State == nodeRemoving && meta:
 		return "its copy of the metadata to be given up"
 	case n.State == nodeRemoving:
@@ -238,6 +241,26 @@ func replicasLeft(n int) string {
 		return "1 replica"
 	}
 	return fmt.Sprintf("%d replicas", n)
+}
+
+// mostNames is how many caches a sentence names.
+const mostNames = 3
+
+// namesOf names the first few of some caches, each once.
+func namesOf(caches []*cacheMeta) string {
+	var names []string
+	for _, m := range caches {
+		names = append(names, m.scope().String())
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	switch more := len(names) - mostNames; {
+	case len(names) == 1:
+		return "cache " + names[0]
+	case more > 0:
+		return fmt.Sprintf("caches %s and %d more", strings.Join(names[:mostNames], ", "), more)
+	}
+	return "caches " + strings.Join(names, ", ")
 }
 
 // canChange says whether most of a shard's voters are up.

@@ -2,12 +2,14 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/peer/peerv1"
 	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/slots"
@@ -212,5 +214,33 @@ func TestTopology(t *testing.T) {
 	}
 	if owned != 4 || replicas != 12 {
 		t.Errorf("%d owned, %d replicas: %+v", owned, replicas, nodes)
+	}
+}
+
+// TestCachesAreNamed: a sentence names the first few caches, each once.
+func TestCachesAreNamed(t *testing.T) {
+	t.Parallel()
+	for names, want := range map[string]string{
+		"b": "cache t/n/b", "bb": "cache t/n/b", "ba": "caches t/n/a, t/n/b", "cba": "caches t/n/a, t/n/b, t/n/c",
+		"dcbae": "caches t/n/a, t/n/b, t/n/c and 2 more",
+	} {
+		var caches []*cacheMeta
+		for _, name := range names {
+			caches = append(caches, &cacheMeta{Tenant: "t", Namespace: "n", Name: string(name)})
+		}
+		if got := namesOf(caches); got != want {
+			t.Errorf("%s: %q", names, got)
+		}
+	}
+}
+
+// TestDirectoryIsNamedOnce: errors on their way out are not given the directory's
+// name again.
+func TestDirectoryIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	err := inDir("d", dirErrorf("d", "it has gone: %w", peer.OldCopy(2)))
+	var refused *peer.Refusal
+	if text := err.Error(); !strings.HasPrefix(text, "data directory d: it has gone: node 2 ") || strings.Count(text, "data directory") != 1 || !errors.As(err, &refused) {
+		t.Error(err)
 	}
 }

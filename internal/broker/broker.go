@@ -255,7 +255,7 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	// Who comes second waits, for ever if Fatal ends the process: in between,
 	// nobody goes on with a disk that has failed.
 	b.opts.Fatal = func(err error) { b.failed.Do(func() { fatal(err) }) }
-	o.FS = &dirSyncFS{FS: o.FS, failed: func(err error) { b.opts.Fatal(fmt.Errorf("data directory %s: %w", o.Dir, err)) }}
+	o.FS = &dirSyncFS{FS: o.FS, failed: func(err error) { b.opts.Fatal(inDir(o.Dir, err)) }}
 	defer func() {
 		if err != nil {
 			b.closeStorage()
@@ -281,7 +281,7 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 		return nil, err
 	}
 	if err := syncDir(o.FS, o.Dir); err != nil { // log and state stand in it, before anything rests on them
-		return nil, fmt.Errorf("data directory %s: it cannot be synced: %w", o.Dir, err)
+		return nil, dirErrorf(o.Dir, "it cannot be synced: %w", err)
 	}
 	b.build()
 	if err = b.makeLinks(); err != nil {
@@ -360,7 +360,7 @@ func (b *Broker) Close(ctx context.Context) error {
 	case err := <-closed:
 		return err
 	case <-grace.C:
-		return fmt.Errorf("data directory %s: the disk is too slow to close it in time; nothing that was acknowledged is lost", b.opts.Dir)
+		return dirErrorf(b.opts.Dir, "the disk is too slow to close it in time; nothing that was acknowledged is lost")
 	}
 }
 

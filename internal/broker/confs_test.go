@@ -140,9 +140,9 @@ func TestWhatARemovalWaitsFor(t *testing.T) {
 		want   string
 	}{
 		"is active":          {nodeActive, []uint64{3}, []uint64{1}, []uint64{1, 2, 3}, ""},
-		"goes":               {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 2, 3}, "1 replica to go to other brokers"},
-		"has no heirs":       {nodeDraining, []uint64{3}, []uint64{1}, []uint64{3}, "1 replica, for which there is no other broker that is up and may have them"},
-		"has no majority":    {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 3}, "1 replica, 1 of them of shards that have no majority: bring their brokers back, or delete the caches"},
+		"goes":               {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 2, 3}, "1 replica of cache t/n/c to go to other brokers"},
+		"has no heirs":       {nodeDraining, []uint64{3}, []uint64{1}, []uint64{3}, "1 replica of cache t/n/c, for which there is no other broker that is up and may have them"},
+		"has no majority":    {nodeRemoving, []uint64{2, 3}, []uint64{1}, []uint64{1, 3}, "1 replica, 1 of them of shards that have no majority, of cache t/n/c: bring their brokers back, or delete what may be lost"},
 		"has only metadata":  {nodeRemoving, []uint64{2}, []uint64{1, 3}, []uint64{1, 2, 3}, "its copy of the metadata to be given up"},
 		"keeps the metadata": {nodeDraining, []uint64{2}, []uint64{1, 3}, []uint64{1, 2, 3}, ""},
 		"has nothing":        {nodeRemoving, []uint64{2}, []uint64{1}, []uint64{1, 2, 3}, "its removal to be noted"},
@@ -150,7 +150,7 @@ func TestWhatARemovalWaitsFor(t *testing.T) {
 	} {
 		meta := replicas(c.metaOn...)
 		meta.ID = metaShard
-		v := viewWith(&clusterMeta{Shard: meta}, &cacheMeta{Shards: []placement.Shard{replicas(c.on...)}})
+		v := viewWith(&clusterMeta{Shard: meta}, &cacheMeta{Tenant: "t", Namespace: "n", Name: "c", Shards: []placement.Shard{replicas(c.on...)}})
 		v.nodes = map[uint64]*nodeMeta{1: {ID: 1, State: nodeActive}, 2: {ID: 2, State: nodeActive}, 3: {ID: 3, State: c.state}}
 		up := map[uint64]bool{}
 		for _, id := range c.up {

@@ -172,7 +172,7 @@ func (f *formation) run(ctx context.Context) error {
 	for {
 		waits, err := f.round(ctx)
 		if err != nil {
-			return fmt.Errorf("data directory %s: %w", f.b.opts.Dir, err)
+			return inDir(f.b.opts.Dir, err)
 		}
 		if f.b.dir.id().Formed {
 			f.b.opts.Logger.Info("the cluster is formed", "cluster_id", f.b.dir.id().ClusterID, "brokers", peersText(f.peers))
@@ -266,7 +266,7 @@ func (f *formation) foreign(id *identity, a *probed) error {
 		return nil
 	case a.Formed && id.ClusterID == "":
 		return fmt.Errorf("%s is in a cluster already, where node %d is known with another data directory, or not at all: "+
-			"if it was lost or copied, run `felixctl node rm %d` and join under a new id", a, self, self)
+			"if that directory was lost or copied, run `felixctl node rm %d`; then start with --join %s instead of --peers, and a new --node-id", a, self, self, a.addr)
 	case id.ClusterID != "":
 		return fmt.Errorf("%s belongs to the cluster %s, node %d to %s, which was never formed: start on an empty directory", a, a.ClusterID, self, id.ClusterID)
 	case self == f.first:

@@ -343,7 +343,7 @@ func wipe(t *testing.T, wiped []uint64, up bool) {
 	}
 	for _, w := range empty {
 		err := w.await(t)
-		want := fmt.Sprintf("node %d is known with another data directory, or not at all: if it was lost or copied, run `felixctl node rm %d`", w.node, w.node)
+		want := fmt.Sprintf("node %d is known with another data directory, or not at all: if that directory was lost or copied, run `felixctl node rm %d`; then start with --join ", w.node, w.node)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("node %d: %v", w.node, err)
 		}

@@ -225,10 +225,10 @@ func openDataDir(fs vfs.FS, dir string) (opened *dataDir, err error) {
 	}
 	d := &dataDir{fs: fs, dir: dir}
 	if err := makeDir(fs, dir); err != nil {
-		return nil, fmt.Errorf("data directory %s: it cannot be made: %w", dir, err)
+		return nil, dirErrorf(dir, "it cannot be made: %w", err)
 	}
 	if d.lock, err = fs.Lock(d.path("LOCK")); err != nil {
-		return nil, fmt.Errorf("data directory %s: %s: %w", dir, lockProblem(err), err)
+		return nil, dirErrorf(dir, "%s: %w", lockProblem(err), err)
 	}
 	defer func() {
 		if err != nil {
@@ -240,13 +240,13 @@ func openDataDir(fs vfs.FS, dir string) (opened *dataDir, err error) {
 	case errors.Is(err, os.ErrNotExist):
 		return d, d.create()
 	case err != nil:
-		return nil, fmt.Errorf("data directory %s: felix.json cannot be read: %w", dir, err)
+		return nil, dirErrorf(dir, "felix.json cannot be read: %w", err)
 	}
 	id, err := parseIdentity(raw)
 	if errors.Is(err, errIdentity) {
-		return nil, fmt.Errorf("data directory %s: felix.json is corrupt: restore the directory from a backup, or start on an empty one", dir)
+		return nil, dirErrorf(dir, "felix.json is corrupt: restore the directory from a backup, or start on an empty one")
 	} else if err != nil {
-		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+		return nil, inDir(dir, err)
 	}
 	d.saved.Store(&id)
 	return d, d.complete()
@@ -257,10 +257,10 @@ func openDataDir(fs vfs.FS, dir string) (opened *dataDir, err error) {
 func (d *dataDir) complete() error {
 	names, err := d.fs.List(d.dir)
 	if err != nil {
-		return fmt.Errorf("data directory %s: %w", d.dir, err)
+		return inDir(d.dir, err)
 	}
 	if slices.Contains(names, "state") && !slices.Contains(names, "log") {
-		return fmt.Errorf("data directory %s: the log is missing beside the state: the directory is damaged, restore it", d.dir)
+		return dirErrorf(d.dir, "the log is missing beside the state: the directory is damaged, restore it")
 	}
 	return nil
 }
@@ -282,16 +282,16 @@ func lockProblem(err error) string {
 func (d *dataDir) create() error {
 	names, err := d.fs.List(d.dir)
 	if err != nil {
-		return fmt.Errorf("data directory %s: %w", d.dir, err)
+		return inDir(d.dir, err)
 	}
 	for _, name := range names {
 		if name == "log" || name == "state" {
-			return fmt.Errorf("data directory %s: felix.json is missing beside %s: restore it, or start on an empty directory", d.dir, name)
+			return dirErrorf(d.dir, "felix.json is missing beside %s: restore it, or start on an empty directory", name)
 		}
 	}
 	id, err := randomID()
 	if err != nil {
-		return fmt.Errorf("data directory %s: %w", d.dir, err)
+		return inDir(d.dir, err)
 	}
 	return d.save(identity{Format: dataFormat, StoreID: id})
 }
@@ -319,7 +319,7 @@ func (d *dataDir) change(change func(id *identity) error) error {
 		return err
 	}
 	if err := writeFile(d.fs, d.dir, "felix.json", append(raw, '\n')); err != nil {
-		return fmt.Errorf("data directory %s: it is not writable: %w", d.dir, err)
+		return dirErrorf(d.dir, "it is not writable: %w", err)
 	}
 	d.saved.Store(&id)
 	return nil
@@ -332,7 +332,7 @@ func (d *dataDir) isNode(id uint64) error {
 		return fmt.Errorf("node id %d: it is 1 to %d", id, uint64(maxNodeID))
 	}
 	if mine := d.id().NodeID; id != 0 && mine != 0 && id != mine {
-		return fmt.Errorf("data directory %s: it is that of node %d, not of node %d: give the directory of that node, or an empty one", d.dir, mine, id)
+		return dirErrorf(d.dir, "it is that of node %d, not of node %d: give the directory of that node, or an empty one", mine, id)
 	}
 	return nil
 }

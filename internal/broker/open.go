@@ -42,31 +42,31 @@ func (b *Broker) openShards(ctx context.Context) error {
 	}
 	if b.dir.id().Format < dataFormat {
 		if err := b.migrate(ctx); err != nil {
-			return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+			return inDir(b.opts.Dir, err)
 		}
 	}
 	if err := b.meetOthers(ctx); err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+		return inDir(b.opts.Dir, err)
 	}
 	if err := b.openOthers(onDisk); err != nil {
 		return err
 	}
 	v, err := b.awaitCluster(ctx)
 	if err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+		return inDir(b.opts.Dir, err)
 	}
 	id := b.dir.id()
 	if err := v.belongsTo(&id); err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+		return inDir(b.opts.Dir, err)
 	}
 	if err := cmp.Or(b.isNoStranger(v), b.misleadsNobody(v)); err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+		return inDir(b.opts.Dir, err)
 	}
 	if err := b.dropLeftovers(onDisk); err != nil {
 		return err
 	}
 	if err := b.firstRound(ctx, v); err != nil {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, err)
+		return inDir(b.opts.Dir, err)
 	}
 	if !b.opts.byHand {
 		close(b.rec.begin)
@@ -106,7 +106,7 @@ func (b *Broker) prepareMeta(onDisk []uint64) (isNew bool, err error) {
 	id := b.dir.id()
 	switch there := slices.Contains(onDisk, metaShard); {
 	case !there && (id.Bootstrapped || len(onDisk) > 0 || len(id.Founders) == 0):
-		return false, fmt.Errorf("data directory %s: the metadata is missing: the directory is damaged, restore it", b.opts.Dir)
+		return false, dirErrorf(b.opts.Dir, "the metadata is missing: the directory is damaged, restore it")
 	case !there:
 		if err := b.bootstrap(felix.Quorum, metaPlacement(id.Founders)); err != nil {
 			return false, err

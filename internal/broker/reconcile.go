@@ -179,7 +179,7 @@ func (b *Broker) follow(v *view) error {
 func (b *Broker) sameLevel(m *cacheMeta) error {
 	for _, id := range m.shardIDs() {
 		if r := b.replicaOf(id); r != nil && r.shard.Consistency().String() != m.Consistency {
-			return fmt.Errorf("data directory %s: shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", b.opts.Dir, id)
+			return dirErrorf(b.opts.Dir, "shard %d has another consistency on disk than in the metadata: the directory is damaged, restore it", id)
 		}
 	}
 	return nil
@@ -464,7 +464,7 @@ func (b *Broker) passedBy(n *nodeMeta) error {
 		own = b.links.Self()
 	}
 	if m := n.member(); m.Passed(own) {
-		return fmt.Errorf("data directory %s: %w", b.opts.Dir, peer.OldCopy(b.node))
+		return inDir(b.opts.Dir, peer.OldCopy(b.node))
 	}
 	return nil
 }

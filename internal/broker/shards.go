@@ -103,7 +103,7 @@ func (b *Broker) openReplica(rt *route, silent int) (*replica, error) {
 		return nil, err
 	}
 	if !known {
-		return nil, fmt.Errorf("data directory %s: shard %d has no replica on disk: the directory is damaged, restore it", b.opts.Dir, id)
+		return nil, dirErrorf(b.opts.Dir, "shard %d has no replica on disk: the directory is damaged, restore it", id)
 	}
 	log, err := b.log.Shard(id)
 	if err != nil {
@@ -112,7 +112,7 @@ func (b *Broker) openReplica(rt *route, silent int) (*replica, error) {
 	if hard, _, err := log.InitialState(); err != nil {
 		return nil, err
 	} else if hard == nil && applied.Index > bootstrapIndex {
-		return nil, fmt.Errorf("data directory %s: shard %d has state but no log: the directory is damaged, restore it", b.opts.Dir, id)
+		return nil, dirErrorf(b.opts.Dir, "shard %d has state but no log: the directory is damaged, restore it", id)
 	}
 	if err := log.PrepareRestart(applied.Index, applied.Term); err != nil {
 		return nil, err

@@ -255,6 +255,6 @@ func (b *Broker) confirmedView(ctx context.Context) (*view, error) {
 func (b *Broker) mustRead(err error) {
 	var bad badMeta
 	if errors.As(err, &bad) {
-		b.opts.Fatal(fmt.Errorf("data directory %s: reading the metadata: %w", b.opts.Dir, bad))
+		b.opts.Fatal(dirErrorf(b.opts.Dir, "reading the metadata: %w", bad))
 	}
 }
