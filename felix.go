@@ -126,6 +126,9 @@ type CacheInfo struct {
 	Replicas        int         // how many replicas a shard has now; below Replication where brokers are missing
 	CreatedAtMillis int64       // Unix time
 	Counts          RecordCount // from the shards' owners
+	// CountsUnknown says that not all of these answered in a moment, for one has no
+	// majority, say: Counts is zero then.
+	CountsUnknown bool
 }
 
 // RecordCount says how many records there are. Expired records count until
@@ -144,7 +147,8 @@ type Service interface {
 	// when fewer brokers exist than the replication asks for, or empty.
 	CreateCache(ctx context.Context, scope Scope, settings CacheSettings) (info CacheInfo, created bool, warning string, err error)
 	// Caches lists the caches of a tenant's namespace in name order; an empty
-	// tenant or namespace means all of them.
+	// tenant or namespace means all of them. A cache that cannot be used holds up
+	// the list for a moment only: its counts are unknown.
 	Caches(ctx context.Context, tenant, namespace string) ([]CacheInfo, error)
 	// CacheInfo is cache_not_found where there is none.
 	CacheInfo(ctx context.Context, scope Scope) (CacheInfo, error)

@@ -100,5 +100,6 @@ func cacheOf(m *felixv1.Cache) felix.CacheInfo {
 		Replicas:        int(m.GetReplicas()),
 		CreatedAtMillis: m.GetCreatedAtMillis(),
 		Counts:          felix.RecordCount{Counters: m.GetCounters(), Values: m.GetValues(), Keys: m.GetKeys()},
+		CountsUnknown:   m.Counters == nil,
 	}
 }

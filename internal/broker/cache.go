@@ -267,21 +267,6 @@ func (b *Broker) finish(r *shard.Request) {
 	}
 }
 
-// each runs a request that changes nothing on every shard and waits for all of
-// them.
-func (c *cache) each(ctx context.Context, make func() *shard.Request) ([]*shard.Request, error) {
-	all, err := c.broadcast(ctx, make)
-	if err != nil {
-		return nil, err
-	}
-	for _, r := range all {
-		if err := await(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	return all, nil
-}
-
 // broadcast submits a request of one kind to every shard.
 func (c *cache) broadcast(ctx context.Context, make func() *shard.Request) ([]*shard.Request, error) {
 	if c.gone.Load() {
@@ -338,12 +323,22 @@ func (b *Broker) refuse(r *shard.Request, err *felix.Error) {
 
 // Count implements felix.Cache.
 func (c *cache) Count(ctx context.Context) (felix.RecordCount, error) {
-	all, err := c.each(ctx, func() *shard.Request { return &shard.Request{Kind: shard.Count} })
+	all, err := c.broadcast(ctx, countRequest)
 	if err != nil {
 		return felix.RecordCount{}, err
 	}
+	return sumOf(ctx, all)
+}
+
+func countRequest() *shard.Request { return &shard.Request{Kind: shard.Count} }
+
+// sumOf waits for the counts that all shards of a cache were asked for.
+func sumOf(ctx context.Context, all []*shard.Request) (felix.RecordCount, error) {
 	var sum record.Counts
 	for _, r := range all {
+		if err := await(ctx, r); err != nil {
+			return felix.RecordCount{}, err
+		}
 		sum.Add(r.Counts)
 	}
 	return felix.RecordCount{Counters: sum.Counters, Values: sum.Values, Keys: sum.Keys}, nil

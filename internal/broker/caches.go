@@ -2,9 +2,11 @@ package broker
 
 import (
 	"context"
+	"time"
 
 	"github.com/felix-go/felix"
 	"github.com/felix-go/felix/internal/placement"
+	"github.com/felix-go/felix/internal/shard"
 )
 
 // cacheAt is a cache that this broker knows, or nil.
@@ -79,9 +81,48 @@ func (b *Broker) forget(c *cache) {
 	b.poke()
 }
 
+// countPatience is how long a description of caches waits for their shards to
+// count. They do so at once, unless they have no owner or no majority.
+const countPatience = time.Second
+
+// describe is a cache as it is, its counts included if its shards tell them soon.
 func (b *Broker) describe(ctx context.Context, c *cache) (felix.CacheInfo, error) {
-	counts, err := c.Count(ctx)
-	return b.info(c, counts), err
+	infos, err := b.describeAll(ctx, []*cache{c})
+	if err == nil && len(infos) == 0 {
+		err = errCacheGone
+	}
+	if err != nil {
+		return felix.CacheInfo{}, err
+	}
+	return infos[0], nil
+}
+
+// describeAll does the same with several caches, which are all asked at the same
+// time. Those that are gone are left out.
+func (b *Broker) describeAll(ctx context.Context, caches []*cache) (infos []felix.CacheInfo, err error) {
+	patience := countPatience
+	if deadline, is := ctx.Deadline(); is {
+		patience = min(patience, time.Until(deadline)/2) // whoever asks shall have an answer
+	}
+	counting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	asked := make([][]*shard.Request, len(caches))
+	for i, c := range caches {
+		asked[i], _ = c.broadcast(counting, countRequest) // nil if it is gone
+	}
+	for i, c := range caches {
+		counts, err := sumOf(counting, asked[i])
+		switch {
+		case ctx.Err() != nil:
+			return nil, felix.Errorf(felix.Unavailable, "the request ended before its answer came: %v", context.Cause(ctx))
+		case asked[i] == nil, err != nil && felix.AsError(err).Code == felix.CacheNotFound:
+			continue
+		}
+		info := b.info(c, counts)
+		info.CountsUnknown = err != nil
+		infos = append(infos, info)
+	}
+	return infos, nil
 }
 
 func (b *Broker) info(c *cache, counts felix.RecordCount) felix.CacheInfo {

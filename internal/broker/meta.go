@@ -356,18 +356,11 @@ func (b *Broker) Caches(ctx context.Context, tenant, namespace string) ([]felix.
 	slices.SortFunc(found, func(x, y *cacheMeta) int {
 		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
 	})
-	var infos []felix.CacheInfo
+	var caches []*cache
 	for _, m := range found {
-		info, err := b.describe(ctx, b.know(m))
-		if errors.Is(err, errCacheGone) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		infos = append(infos, info)
+		caches = append(caches, b.know(m))
 	}
-	return infos, nil
+	return b.describeAll(ctx, caches)
 }
 
 // CacheInfo implements felix.Service.
@@ -426,8 +419,7 @@ func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replicat
 	if m == nil {
 		return info, "", felix.Errorf(felix.CacheNotFound, "no such cache: %s", scope)
 	}
-	c := b.know(m)
-	counts, err := c.Count(ctx)
+	before, err := b.describe(ctx, b.know(m))
 	if err != nil {
 		return info, "", err
 	}
@@ -439,7 +431,8 @@ func (b *Broker) SetReplication(ctx context.Context, scope felix.Scope, replicat
 	if err != nil {
 		return info, "", err
 	}
-	info = b.info(b.know(m), counts)
+	info = b.info(b.know(m), before.Counts)
+	info.CountsUnknown = before.CountsUnknown
 	return info, replicasWarning(info, brokers), nil
 }
 

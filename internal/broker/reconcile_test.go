@@ -193,6 +193,55 @@ func TestWithoutMetadata(t *testing.T) {
 	})
 }
 
+// TestCachesThatCannotBeCounted: a cache whose shards cannot be asked is in the
+// list all the same, after a moment and with unknown counts; so are the others,
+// with theirs.
+func TestCachesThatCannotBeCounted(t *testing.T) {
+	t.Parallel()
+	p, brokers := openPiped(t, 3, func(_ uint64, o *Options) { o.RequestTimeout = time.Hour })
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // it would be in vain to wait for that hour
+	defer cancel()
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	on := map[string]uint64{}
+	for i, name := range names {
+		b := brokers[i%3]
+		if _, _, _, err := b.CreateCache(ctx, scopeOf(name), felix.CacheSettings{Shards: 1, Replication: 1 + 2*(i/5)}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := b.Cache(ctx, scopeOf(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustDo(t, c, add("k", 1))
+		on[name] = viewOf(t, b).caches[scopeOf(name)].Shards[0].Prefer
+	}
+	lost := on["a"]
+	on["f"] = 0 // it has replicas elsewhere
+	b := brokers[lost%3]
+	p.setCut(lost, true)
+	var infos []felix.CacheInfo
+	eventually(t, "the list answers", func() (is bool) { // the metadata, and f, may need another owner
+		var err error
+		infos, err = b.Caches(ctx, "t", "n")
+		return err == nil && len(infos) == len(names) && !infos[5].CountsUnknown
+	})
+	for i, info := range infos {
+		want := felix.CacheInfo{Counts: felix.RecordCount{Counters: 1, Keys: 1}}
+		if on[info.Cache] == lost {
+			want.Counts, want.CountsUnknown = felix.RecordCount{}, true
+		}
+		if info.Cache != names[i] || info.Counts != want.Counts || info.CountsUnknown != want.CountsUnknown {
+			t.Errorf("cache %s on node %d, which is lost %v: %+v", names[i], on[names[i]], on[names[i]] == lost, info)
+		}
+	}
+	if info, err := b.CacheInfo(ctx, scopeOf("a")); err != nil || !info.CountsUnknown {
+		t.Errorf("one of them: %+v, %v", info, err)
+	}
+	if info, _, err := b.SetReplication(ctx, scopeOf("a"), 2); err != nil || !info.CountsUnknown || info.Replication != 2 {
+		t.Errorf("its replication: %+v, %v", info, err)
+	}
+}
+
 // TestDeletedWhileAway: a broker that was away when a cache was deleted and made
 // anew serves the new one, and drops what it has of the old one.
 func TestDeletedWhileAway(t *testing.T) {

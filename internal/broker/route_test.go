@@ -121,7 +121,10 @@ var forwarded = []struct {
 	}},
 	{"a clear", true, func(t *testing.T, c *cache) *felix.Error { return errorOf(t, nil, c.Clear(context.Background())) }},
 	{"a barrier", false, func(t *testing.T, c *cache) *felix.Error {
-		all, err := c.each(context.Background(), func() *shard.Request { return &shard.Request{Kind: shard.Barrier} })
+		all, err := c.broadcast(context.Background(), func() *shard.Request { return &shard.Request{Kind: shard.Barrier} })
+		if err == nil {
+			err = await(context.Background(), all[0])
+		}
 		if err == nil && all[0].Index != 42 {
 			t.Errorf("the index is %d", all[0].Index)
 		}

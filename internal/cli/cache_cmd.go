@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"text/tabwriter"
 	"time"
 
@@ -22,18 +23,22 @@ type cacheJSON struct {
 	Replicas        int    `json:"replicas"`
 	Consistency     string `json:"consistency"`
 	CreatedAtMillis int64  `json:"createdAtMillis,string"`
-	Counters        int64  `json:"counters,string"`
-	Values          int64  `json:"values,string"`
-	Keys            int64  `json:"keys,string"`
+	// null where they are not known.
+	Counters *int64 `json:"counters,string"`
+	Values   *int64 `json:"values,string"`
+	Keys     *int64 `json:"keys,string"`
 }
 
 func cacheToJSON(c felix.CacheInfo) cacheJSON {
-	return cacheJSON{
+	j := cacheJSON{
 		Tenant: c.Tenant, Namespace: c.Namespace, Cache: c.Cache,
 		Shards: c.Shards, Replication: c.Replication, Replicas: c.Replicas, Consistency: c.Consistency.String(),
 		CreatedAtMillis: c.CreatedAtMillis,
-		Counters:        c.Counts.Counters, Values: c.Counts.Values, Keys: c.Counts.Keys,
 	}
+	if !c.CountsUnknown {
+		j.Counters, j.Values, j.Keys = &c.Counts.Counters, &c.Counts.Values, &c.Counts.Keys
+	}
+	return j
 }
 
 // summary is a cache's settings in half a line.
@@ -121,8 +126,8 @@ func (a *app) cacheList() *cobra.Command {
 				if all {
 					name = info.Scope.String()
 				}
-				fmt.Fprintf(t, "%s\t%d\t%s\t%d/%d\t%d\t%d\n", printable(name), info.Shards, info.Consistency,
-					info.Replicas, info.Replication, info.Counts.Counters, info.Counts.Values)
+				fmt.Fprintf(t, "%s\t%d\t%s\t%d/%d\t%s\t%s\n", printable(name), info.Shards, info.Consistency,
+					info.Replicas, info.Replication, count(info, info.Counts.Counters), count(info, info.Counts.Values))
 			}
 			_ = t.Flush() // w keeps the error until run flushes it
 		})
@@ -159,10 +164,18 @@ func describe(w io.Writer, info felix.CacheInfo) {
 	fmt.Fprintf(t, "consistency\t%s\n", info.Consistency)
 	fmt.Fprintf(t, "replicas\t%d/%d\n", info.Replicas, info.Replication)
 	fmt.Fprintf(t, "created\t%s\n", showTime(time.UnixMilli(info.CreatedAtMillis)))
-	fmt.Fprintf(t, "counters\t%d\n", info.Counts.Counters)
-	fmt.Fprintf(t, "values\t%d\n", info.Counts.Values)
-	fmt.Fprintf(t, "keys\t%d\n", info.Counts.Keys)
+	fmt.Fprintf(t, "counters\t%s\n", count(info, info.Counts.Counters))
+	fmt.Fprintf(t, "values\t%s\n", count(info, info.Counts.Values))
+	fmt.Fprintf(t, "keys\t%s\n", count(info, info.Counts.Keys))
 	_ = t.Flush() // w keeps the error until run flushes it
+}
+
+// count shows one of a cache's counts, or that they are not known.
+func count(info felix.CacheInfo, n int64) string {
+	if info.CountsUnknown {
+		return orDash("")
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 func showTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }

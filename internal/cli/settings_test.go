@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -214,6 +215,46 @@ func TestKeysThatAreNoText(t *testing.T) {
 		if exit, _, errOut := felixctl(t, nil, args...); exit != 5 || service.last().Cache != "c" {
 			t.Errorf("%s, as text: exit %d, %q", command, exit, errOut)
 		}
+	}
+}
+
+// uncounted is a Service with a cache whose records cannot be counted.
+type uncounted struct{ felix.Service }
+
+func (uncounted) CacheInfo(_ context.Context, scope felix.Scope) (felix.CacheInfo, error) {
+	return felix.CacheInfo{Scope: scope, CountsUnknown: true}, nil
+}
+
+func (u uncounted) Caches(ctx context.Context, tenant, namespace string) ([]felix.CacheInfo, error) {
+	lost, err := u.CacheInfo(ctx, felix.Scope{Tenant: tenant, Namespace: namespace, Cache: "lost"})
+	empty := felix.CacheInfo{Scope: felix.Scope{Tenant: tenant, Namespace: namespace, Cache: "none"}}
+	return []felix.CacheInfo{lost, empty}, err
+}
+
+// TestUnknownCounts: what is not known is not shown as 0, through the whole way
+// from a broker to its user.
+func TestUnknownCounts(t *testing.T) {
+	live := startService(t, uncounted{})
+	for args, want := range map[string][]string{
+		"cache ls --json":        {`"counters":null,"values":null,"keys":null`, `"counters":"0","values":"0","keys":"0"`},
+		"cache ls":               {"lost 0 quorum 0/0 - -", "none 0 quorum 0/0 0 0"},
+		"cache info lost --json": {`"counters":null,"values":null,"keys":null`},
+		"cache info lost":        {"counters - values - keys -"},
+	} {
+		exit, out, errOut := felixctl(t, nil, append(strings.Fields(args), "--brokers", live)...)
+		for _, words := range want {
+			if exit != 0 || !strings.Contains(strings.Join(strings.Fields(out), " "), words) {
+				t.Errorf("%s: exit %d, %q, %q; want %s", args, exit, out, errOut, words)
+			}
+		}
+	}
+	resp, err := http.Post("http://"+live+"/felix.v1.CacheService/Get", "application/json", strings.NewReader(`{"cache":"lost"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), `"lost"`) || strings.Contains(string(text), "counters") {
+		t.Errorf("over HTTP: %s, %v", text, err)
 	}
 }
 

@@ -118,7 +118,7 @@ func (s cacheService) Delete(ctx context.Context, req *connect.Request[felixv1.C
 }
 
 func cacheMessage(info felix.CacheInfo) *felixv1.Cache {
-	return &felixv1.Cache{
+	m := &felixv1.Cache{
 		Tenant:          info.Tenant,
 		Namespace:       info.Namespace,
 		Cache:           info.Cache,
@@ -127,8 +127,9 @@ func cacheMessage(info felix.CacheInfo) *felixv1.Cache {
 		Consistency:     info.Consistency.String(),
 		Replicas:        int32(info.Replicas),
 		CreatedAtMillis: info.CreatedAtMillis,
-		Counters:        info.Counts.Counters,
-		Values:          info.Counts.Values,
-		Keys:            info.Counts.Keys,
 	}
+	if !info.CountsUnknown {
+		m.Counters, m.Values, m.Keys = &info.Counts.Counters, &info.Counts.Values, &info.Counts.Keys
+	}
+	return m
 }

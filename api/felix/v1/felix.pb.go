@@ -124,11 +124,13 @@ type Cache struct {
 	// missing.
 	Replicas        int32 `protobuf:"varint,7,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	CreatedAtMillis int64 `protobuf:"varint,8,opt,name=created_at_millis,json=createdAtMillis,proto3" json:"created_at_millis,omitempty"`
-	// How many records there are. Expired ones count until they are swept.
-	Counters int64 `protobuf:"varint,9,opt,name=counters,proto3" json:"counters,omitempty"`
-	Values   int64 `protobuf:"varint,10,opt,name=values,proto3" json:"values,omitempty"`
+	// How many records there are. Expired ones count until they are swept. These
+	// three are left out where a shard did not answer soon, because it has no owner,
+	// say: then they are not known.
+	Counters *int64 `protobuf:"varint,9,opt,name=counters,proto3,oneof" json:"counters,omitempty"`
+	Values   *int64 `protobuf:"varint,10,opt,name=values,proto3,oneof" json:"values,omitempty"`
 	// Distinct keys: one with both a counter and a value counts once.
-	Keys          int64 `protobuf:"varint,11,opt,name=keys,proto3" json:"keys,omitempty"`
+	Keys          *int64 `protobuf:"varint,11,opt,name=keys,proto3,oneof" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,22 +222,22 @@ func (x *Cache) GetCreatedAtMillis() int64 {
 }
 
 func (x *Cache) GetCounters() int64 {
-	if x != nil {
-		return x.Counters
+	if x != nil && x.Counters != nil {
+		return *x.Counters
 	}
 	return 0
 }
 
 func (x *Cache) GetValues() int64 {
-	if x != nil {
-		return x.Values
+	if x != nil && x.Values != nil {
+		return *x.Values
 	}
 	return 0
 }
 
 func (x *Cache) GetKeys() int64 {
-	if x != nil {
-		return x.Keys
+	if x != nil && x.Keys != nil {
+		return *x.Keys
 	}
 	return 0
 }
@@ -4203,7 +4205,7 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x14felix/v1/felix.proto\x12\bfelix.v1\"M\n" +
 	"\tErrorInfo\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12,\n" +
-	"\x12retry_after_millis\x18\x02 \x01(\x03R\x10retryAfterMillis\"\xbf\x02\n" +
+	"\x12retry_after_millis\x18\x02 \x01(\x03R\x10retryAfterMillis\"\xef\x02\n" +
 	"\x05Cache\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -4212,11 +4214,14 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\vreplication\x18\x05 \x01(\x05R\vreplication\x12 \n" +
 	"\vconsistency\x18\x06 \x01(\tR\vconsistency\x12\x1a\n" +
 	"\breplicas\x18\a \x01(\x05R\breplicas\x12*\n" +
-	"\x11created_at_millis\x18\b \x01(\x03R\x0fcreatedAtMillis\x12\x1a\n" +
-	"\bcounters\x18\t \x01(\x03R\bcounters\x12\x16\n" +
+	"\x11created_at_millis\x18\b \x01(\x03R\x0fcreatedAtMillis\x12\x1f\n" +
+	"\bcounters\x18\t \x01(\x03H\x00R\bcounters\x88\x01\x01\x12\x1b\n" +
 	"\x06values\x18\n" +
-	" \x01(\x03R\x06values\x12\x12\n" +
-	"\x04keys\x18\v \x01(\x03R\x04keys\"\xbc\x01\n" +
+	" \x01(\x03H\x01R\x06values\x88\x01\x01\x12\x17\n" +
+	"\x04keys\x18\v \x01(\x03H\x02R\x04keys\x88\x01\x01B\v\n" +
+	"\t_countersB\t\n" +
+	"\a_valuesB\a\n" +
+	"\x05_keys\"\xbc\x01\n" +
 	"\x12CacheCreateRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -4683,6 +4688,7 @@ func file_felix_v1_felix_proto_init() {
 	if File_felix_v1_felix_proto != nil {
 		return
 	}
+	file_felix_v1_felix_proto_msgTypes[1].OneofWrappers = []any{}
 	file_felix_v1_felix_proto_msgTypes[8].OneofWrappers = []any{}
 	file_felix_v1_felix_proto_msgTypes[12].OneofWrappers = []any{
 		(*CounterAddRequest_Key)(nil),
