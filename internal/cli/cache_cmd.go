@@ -47,8 +47,9 @@ func summary(c felix.CacheInfo) string {
 }
 
 func (a *app) cacheCommands() *cobra.Command {
-	return a.group(&cobra.Command{Use: "cache", Short: "Create, show, change and delete caches"},
-		a.cacheCreate(), a.cacheList(), a.cacheInfo(), a.cacheSet(), a.cacheRemove())
+	return a.group(&cobra.Command{Use: "cache", Short: "Create, show, change and delete caches, and the values in them"},
+		a.cacheCreate(), a.cacheList(), a.cacheInfo(), a.cacheSet(), a.cacheRemove(),
+		a.valuePut(), a.valueGet(), a.valueDelete())
 }
 
 func (a *app) cacheCreate() *cobra.Command {

@@ -25,6 +25,9 @@ import (
 const (
 	// exitLocal is for failures on this machine, such as a full disk.
 	exitLocal = 1
+	// exitRefused is for what was answered, but not applied: it is no error, and
+	// has the exit status of those that refuse.
+	exitRefused = 4
 	// exitPipe is what a shell shows of a command that SIGPIPE ended, which
 	// is how most commands end when nobody reads on.
 	exitPipe = 128 + int(syscall.SIGPIPE)
@@ -44,6 +47,9 @@ func Main(args []string, in io.Reader, out, errOut io.Writer, environ []string) 
 // run is Main without signals.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer, environ []string) int {
 	a := &app{in: in, out: bufio.NewWriter(out), errOut: errOut, env: environment(environ)}
+	if file, ok := out.(*os.File); ok {
+		a.terminal = isTerminal(file)
+	}
 	root := a.rootCommand()
 	root.SetArgs(normalize(root, args))
 	err := root.ExecuteContext(ctx)
@@ -55,8 +61,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 			err = felix.Errorf(felix.Internal, "the command was done, but its answer could not be written: %v", flushErr)
 		}
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return 0
+	case errors.Is(err, errNotApplied):
+		return exitRefused
 	}
 	return a.fail(err, wantsJSON(root, args))
 }
@@ -67,7 +76,9 @@ type app struct {
 	out    *bufio.Writer
 	errOut io.Writer
 	env    map[string]string
-	flags  globalFlags
+	// terminal says that out is one: what it shows must be safe.
+	terminal bool
+	flags    globalFlags
 }
 
 // environment keeps what is set and not empty.
@@ -136,6 +147,20 @@ func (a *app) warn(message string) {
 	if message != "" && !a.flags.json {
 		fmt.Fprintf(a.errOut, "felixctl: warning: %s\n", printable(message))
 	}
+}
+
+// errNotApplied is how a command ends that was answered, but not applied: the answer
+// is printed already.
+var errNotApplied = errors.New("answered, but not applied")
+
+// answerUnless prints an answer. If the request was refused, which is no error,
+// why goes to standard error and the exit status is that of refusals.
+func (a *app) answerUnless(refused bool, why string, v any, text func(w io.Writer)) error {
+	if err := a.answer(v, text); err != nil || !refused {
+		return err
+	}
+	a.warn(why)
+	return errNotApplied
 }
 
 // answer prints v as one JSON object with --json, and otherwise calls text.

@@ -35,7 +35,7 @@ func counterToJSON(c client.Counter) counterJSON {
 	return j
 }
 
-// valueJSON is the answer of add and set: what the counter holds now.
+// valueJSON is the answer of set: what the counter holds now.
 type valueJSON struct {
 	Value int64 `json:"value,string"`
 }
@@ -44,13 +44,14 @@ func (a *app) counterCommands() *cobra.Command {
 	encoding := textKeys
 	c := a.group(&cobra.Command{
 		Use:   "counter",
-		Short: "Add to, read, set, delete and list counters",
+		Short: "Add to, read, set, delete, list and sum up counters",
 		Long: `Works on the counters of a cache. A key is any bytes. With --key-encoding text (the
 default) the argument is the key; escaped reads \n, \x1b, \" and \\ as Go does; hex
 and base64 are what they say. A key that would not print safely is shown in double
 quotes, escaped: give it back with --key-encoding escaped, quotes and all.`,
-	}, a.counterAdd(&encoding), a.counterGet(&encoding), a.counterSet(&encoding), a.counterDelete(&encoding), a.counterList(&encoding))
-	c.PersistentFlags().Var(&encoding, "key-encoding", "how keys are given and shown: text, escaped, hex or base64")
+	}, a.counterAdd(&encoding), a.counterGet(&encoding), a.counterSet(&encoding), a.counterDelete(&encoding), a.counterList(&encoding),
+		a.counterSum(&encoding))
+	encoding.flag(c.PersistentFlags())
 	return c
 }
 
@@ -62,39 +63,6 @@ func parseNumber(what, text string) (int64, error) {
 		return 0, felix.Errorf(felix.InvalidArgument, "%s %s: give a whole number from -9223372036854775808 to 9223372036854775807", what, strconv.Quote(text))
 	}
 	return n, nil
-}
-
-func (a *app) counterAdd(encoding *keyEncoding) *cobra.Command {
-	return leaf(&cobra.Command{
-		Use:   "add CACHE KEY [DELTA]",
-		Short: "Add to a counter (1 if no DELTA is given) and print the sum",
-		Long: `Adds DELTA, or 1, to a counter and prints the sum. A counter that does not exist
-begins at 0. The add is sent once: if the answer is lost the exit status is 3 and the
-code outcome_unknown; with every other error nothing was added.`,
-		Example: `  felixctl counter add limits user:42:2026-10-17T09:15
-  felixctl counter add stats stock -3`,
-	}, 2, 3, func(cmd *cobra.Command, args []string) error {
-		key, err := encoding.decode(args[1])
-		if err != nil {
-			return err
-		}
-		delta := int64(1)
-		if len(args) == 3 {
-			if delta, err = parseNumber("delta", args[2]); err != nil {
-				return err
-			}
-		}
-		c, s, err := a.connect(cmd)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		sum, err := c.CounterAdd(cmd.Context(), s.tenant, s.namespace, args[0], key, delta)
-		if err != nil {
-			return err
-		}
-		return a.answer(valueJSON{sum}, func(w io.Writer) { fmt.Fprintln(w, sum) })
-	})
 }
 
 func (a *app) counterGet(encoding *keyEncoding) *cobra.Command {

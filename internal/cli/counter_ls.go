@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"iter"
+	"math/big"
 
 	"github.com/spf13/cobra"
 
@@ -24,8 +25,9 @@ func (a *app) counterList(encoding *keyEncoding) *cobra.Command {
 		Use:   "ls CACHE [PREFIX]",
 		Short: "List the counters of a cache whose keys begin with PREFIX",
 		Long: `Lists counters in the byte order of their keys, all of them unless --limit is given.
-With --json it is one object, {"counters":[…],"more":…}, written as it is read: if the
-exit status is not 0 it is not complete.`,
+The last line says how many there are and what they add up to. With --json it is one
+object, {"counters":[…],"more":…,"count":…,"sum":…}, written as it is read: if the exit
+status is not 0 it is not complete.`,
 		Example: `  felixctl counter ls limits
   felixctl counter ls limits user:42: --limit 100 --json`,
 	}, 1, 2, func(cmd *cobra.Command, args []string) error {
@@ -63,7 +65,7 @@ exit status is not 0 it is not complete.`,
 func (a *app) listTable(list iter.Seq2[client.Counter, error], limit int, encoding keyEncoding) error {
 	const head = "KEY\tVALUE\tEXPIRES"
 	t := table(a.out)
-	rows := 0
+	rows, sum := 0, new(big.Int)
 	for counter, err := range list {
 		if err != nil {
 			_ = t.Flush() // what was read is shown; run reports a failing writer
@@ -81,6 +83,7 @@ func (a *app) listTable(list iter.Seq2[client.Counter, error], limit int, encodi
 			expires = showTime(counter.ExpiresAt)
 		}
 		fmt.Fprintf(t, "%s\t%d\t%s\n", encoding.show(counter.Key), counter.Value, expires)
+		sum.Add(sum, big.NewInt(counter.Value))
 		if rows++; rows%pageItems == 0 {
 			if err := t.Flush(); err != nil {
 				return nil // run reports it; reading on is no use
@@ -92,11 +95,20 @@ func (a *app) listTable(list iter.Seq2[client.Counter, error], limit int, encodi
 		fmt.Fprintln(t, head)
 	}
 	_ = t.Flush() // run reports a failing writer
+	fmt.Fprintln(a.out, totals(int64(rows), sum))
 	return nil
 }
 
+// totals are the last line of a list of counters.
+func totals(count int64, sum *big.Int) string {
+	if count == 1 {
+		return fmt.Sprintf("1 counter, sum %v", sum)
+	}
+	return fmt.Sprintf("%d counters, sum %v", count, sum)
+}
+
 func (a *app) listJSON(list iter.Seq2[client.Counter, error], limit int) error {
-	begun, more := 0, false
+	begun, more, sum := 0, false, new(big.Int)
 	for counter, err := range list {
 		if err != nil {
 			return err
@@ -114,6 +126,7 @@ func (a *app) listJSON(list iter.Seq2[client.Counter, error], limit int) error {
 			separator = `{"counters":[`
 		}
 		begun++
+		sum.Add(sum, big.NewInt(counter.Value))
 		if _, err := fmt.Fprintf(a.out, "%s\n%s", separator, line); err != nil {
 			return nil // run reports it; reading on is no use
 		}
@@ -121,6 +134,6 @@ func (a *app) listJSON(list iter.Seq2[client.Counter, error], limit int) error {
 	if begun == 0 {
 		a.out.WriteString(`{"counters":[`)
 	}
-	fmt.Fprintf(a.out, "],\"more\":%v}\n", more)
+	fmt.Fprintf(a.out, "],\"more\":%v,\"count\":\"%d\",\"sum\":\"%v\"}\n", more, begun, sum)
 	return nil
 }

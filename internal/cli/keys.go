@@ -9,6 +9,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
+
 	"github.com/felix-go/felix"
 )
 
@@ -26,6 +28,11 @@ const (
 	hexKeys     keyEncoding = "hex"
 	base64Keys  keyEncoding = "base64"
 )
+
+// flag defines --key-encoding.
+func (k *keyEncoding) flag(flags *pflag.FlagSet) {
+	flags.Var(k, "key-encoding", "how keys are given and shown: text, escaped, hex or base64")
+}
 
 // String, Set and Type implement pflag.Value.
 func (k *keyEncoding) String() string { return string(*k) }

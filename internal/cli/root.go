@@ -18,13 +18,13 @@ import (
 func (a *app) rootCommand() *cobra.Command {
 	root := a.group(&cobra.Command{
 		Use:   "felixctl",
-		Short: "Work with the caches and counters of Felix",
-		Long: `felixctl works with the caches and counters of Felix brokers.
+		Short: "Work with the caches, counters and values of Felix",
+		Long: `felixctl works with the caches of Felix brokers, and the counters and values in them.
 
 Exit status: 0 done; 1 a failure here or a bug; 2 wrong usage or a bad name, key
 or number; 3 no answer from a broker (the error says whether the change may have
 been made: code outcome_unknown); 4 refused; 5 there is no such cache, counter,
-node, shard or feature.
+value, node, shard or feature.
 
 Flags may stand anywhere. A flag beats its environment variable, which beats the
 context, which beats the default. What begins with '-' and is no flag goes after
