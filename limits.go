@@ -85,6 +85,9 @@ const (
 	// same time; the next wait. It is more than there are cores, mostly, and a
 	// thousandth of a body unpacks to MaxHTTPBodyBytes.
 	MaxHTTPDecoding = 32
+	// MaxHTTPBatches is the same for batches, whose items take up to fifty times
+	// their encoded size.
+	MaxHTTPBatches = 4
 	// MaxHTTPListing bounds the HTTP requests that gather a page of a list at
 	// the same time; the next wait. Each may gather MaxScanPageBytes and an
 	// item a shard.

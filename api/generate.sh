@@ -21,4 +21,5 @@ generate() {
 }
 
 generate api felix/v1/felix.proto
+generate api felix/v1/batch.proto
 generate internal/peer peerv1/peer.proto

@@ -88,6 +88,7 @@ type broker struct {
 	caches   felixv1connect.CacheServiceClient
 	counters felixv1connect.CounterServiceClient
 	values   felixv1connect.ValueServiceClient
+	batches  felixv1connect.BatchServiceClient
 	cluster  felixv1connect.ClusterServiceClient
 }
 
@@ -120,6 +121,7 @@ func New(opts Options) (*Client, error) {
 			caches:   felixv1connect.NewCacheServiceClient(sender, base.String(), limit),
 			counters: felixv1connect.NewCounterServiceClient(sender, base.String(), limit),
 			values:   felixv1connect.NewValueServiceClient(sender, base.String(), limit),
+			batches:  felixv1connect.NewBatchServiceClient(sender, base.String(), limit),
 			cluster:  felixv1connect.NewClusterServiceClient(sender, base.String(), limit),
 		})
 	}

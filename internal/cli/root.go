@@ -34,7 +34,7 @@ context, which beats the default. What begins with '-' and is no flag goes after
   felixctl counter add stats stock -3 --brokers 10.0.0.7:7380`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-	}, a.cacheCommands(), a.counterCommands(), a.nodeCommands(), a.shardCommands(), a.topologyCommand(), a.featureCommands(),
+	}, a.cacheCommands(), a.counterCommands(), a.batchCommand(), a.nodeCommands(), a.shardCommands(), a.topologyCommand(), a.featureCommands(),
 		a.benchCommands(), a.contextCommands(), a.versionCommand())
 	root.SetIn(a.in)
 	root.SetOut(a.out)

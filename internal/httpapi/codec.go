@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/felix-go/felix"
 )
@@ -108,13 +109,13 @@ func leaveComplaint(m proto.Message, complaint string) {
 
 // checkRequest refuses a request that its codec could not read, and one with
 // fields this broker does not know: ignoring, say, an idempotency id would
-// break what the client was promised. Requests have no messages inside them.
+// break what the client was promised.
 func checkRequest(m any) *felix.Error {
 	message, ok := m.(proto.Message)
 	if !ok {
 		return nil
 	}
-	unknown := message.ProtoReflect().GetUnknown()
+	unknown, message := unknownIn(message)
 	if len(unknown) == 0 {
 		return nil
 	}
@@ -129,4 +130,26 @@ func checkRequest(m any) *felix.Error {
 	}
 	return felix.Errorf(felix.InvalidArgument,
 		"the request has field number %d, which this broker's %s does not have: the broker is older than its client", number, messageName(message))
+}
+
+// unknownIn finds what a message, or one inside it, has of fields that this build
+// does not know.
+func unknownIn(message proto.Message) (unknown []byte, where proto.Message) {
+	m := message.ProtoReflect()
+	if unknown = m.GetUnknown(); len(unknown) > 0 {
+		return unknown, message
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.Message() == nil || field.IsMap():
+		case field.IsList():
+			for i := 0; i < value.List().Len() && len(unknown) == 0; i++ {
+				unknown, where = unknownIn(value.List().Get(i).Message().Interface())
+			}
+		default:
+			unknown, where = unknownIn(value.Message().Interface())
+		}
+		return len(unknown) == 0
+	})
+	return unknown, where
 }

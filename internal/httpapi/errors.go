@@ -82,7 +82,7 @@ func hiddenError() *felix.Error {
 func (d *door) notFound(w http.ResponseWriter, r *http.Request) {
 	d.refuse(w, r, connect.CodeUnimplemented, http.StatusNotFound, fmt.Sprintf(
 		"no such path: %.100q; there are /felix.v1.CounterService/{Add,Get,Set,Delete,List}, "+
-			"/felix.v1.CacheService/{Create,Get,List,Update,Delete}, "+
+			"/felix.v1.BatchService/Do, /felix.v1.CacheService/{Create,Get,List,Update,Delete}, "+
 			"/felix.v1.ClusterService/{NodeList,ShardList,Topology,…} (POST JSON or gRPC), /livez, /readyz and /metrics", r.URL.Path))
 }
 

@@ -64,7 +64,7 @@ func startDoor(t *testing.T, service felix.Service, opts Options, connections in
 }
 
 func (d *door) holdsNothing() bool {
-	return d.budget.used.Load() == 0 && len(d.decoding) == 0 && len(d.listing) == 0
+	return d.budget.used.Load() == 0 && len(d.decoding) == 0 && len(d.batching) == 0 && len(d.listing) == 0
 }
 
 // eventually waits until something is so.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/felix-go/felix"
 	felixv1 "github.com/felix-go/felix/api/felix/v1"
+	"github.com/felix-go/felix/api/felix/v1/felixv1connect"
 )
 
 // guard is outermost: it turns away what there is no room for; and a panic
@@ -74,7 +75,11 @@ func (d *door) rpc(prefix string, next http.Handler) http.Handler {
 		}
 		// Making messages is all in memory and takes no time, but what a small
 		// body unpacks to is large: so not too many at once.
-		if held.decoded, err = place(r.Context(), d.decoding); err != nil {
+		room := d.decoding
+		if r.URL.Path == felixv1connect.BatchServiceDoProcedure {
+			room = d.batching
+		}
+		if held.decoded, err = place(r.Context(), room); err != nil {
 			panic(http.ErrAbortHandler) // the client has gone
 		}
 		answer := &codedWriter{ResponseWriter: w, timeout: d.answerTimeout}
@@ -142,8 +147,12 @@ func readBody(w http.ResponseWriter, r *http.Request, held *share) ([]byte, erro
 // method.
 func hasMethod(prefix, method string) bool {
 	service := protoreflect.FullName(strings.Trim(prefix, "/")).Name()
-	descriptor := felixv1.File_felix_v1_felix_proto.Services().ByName(service)
-	return descriptor != nil && descriptor.Methods().ByName(protoreflect.Name(method)) != nil
+	for _, file := range []protoreflect.FileDescriptor{felixv1.File_felix_v1_felix_proto, felixv1.File_felix_v1_batch_proto} {
+		if descriptor := file.Services().ByName(service); descriptor != nil {
+			return descriptor.Methods().ByName(protoreflect.Name(method)) != nil
+		}
+	}
+	return false
 }
 
 // codedWriter adds our code to the errors that connect makes itself, such as

@@ -67,6 +67,7 @@ func newDoor(service felix.Service, opts Options) *door {
 		service: service, cluster: opts.Cluster, log: opts.Log, timeout: opts.RequestTimeout, answerTimeout: opts.AnswerTimeout,
 		budget:   &budget{max: opts.MaxBytes},
 		decoding: make(chan struct{}, felix.MaxHTTPDecoding),
+		batching: make(chan struct{}, felix.MaxHTTPBatches),
 		listing:  make(chan struct{}, felix.MaxHTTPListing),
 	}
 }
@@ -84,6 +85,7 @@ func (d *door) handler(opts Options) http.Handler {
 	mount(felixv1connect.NewCacheServiceHandler(cacheService{d}, options))
 	mount(felixv1connect.NewCounterServiceHandler(counterService{d}, options))
 	mount(felixv1connect.NewValueServiceHandler(valueService{d}, options))
+	mount(felixv1connect.NewBatchServiceHandler(batchService{d}, options))
 	if d.cluster != nil {
 		mount(felixv1connect.NewClusterServiceHandler(clusterService{d}, options))
 	}
@@ -151,8 +153,8 @@ type door struct {
 	budget  *budget
 	refused atomic.Uint64
 	// Rooms with so many places: for requests whose messages are being made,
-	// and for those that list.
-	decoding, listing chan struct{}
+	// those of batches apart, and for those that list.
+	decoding, batching, listing chan struct{}
 }
 
 func readyz(ready func(context.Context) error) http.HandlerFunc {
