@@ -244,6 +244,9 @@ func describe(op *felix.Op) string {
 	case felix.Add, felix.Set:
 		text += " " + cmp.Or(string(op.Value), strconv.FormatInt(op.Int, 10))
 	}
+	if op.Bounds != nil {
+		text += fmt.Sprintf(", within %+v", *op.Bounds)
+	}
 	if op.If != felix.Always {
 		text += fmt.Sprintf(", if %d of version %d", op.If, op.Version)
 	}

@@ -112,6 +112,9 @@ func (h *history) registerOp(k *keyHistory) felix.Op {
 		return op
 	case n < 6 && k.view == felix.ViewCounter:
 		op.Kind, op.Int = felix.Add, 1+rng.Int64N(1000)
+		if n := op.Int % 3; n > 0 { // about half of what is set is above
+			op.Bounds = &felix.Bounds{Min: math.MinInt64, Max: 1 << 39, Saturate: n == 1}
+		}
 	case n < 9:
 		op.Kind, op.If = felix.Set, felix.If(rng.IntN(4))
 		if op.Int = rng.Int64N(1 << 40); k.view == felix.ViewValue {
@@ -130,6 +133,9 @@ func (h *history) registerOp(k *keyHistory) felix.Op {
 		switch rng.IntN(4) {
 		case 0:
 			op.TTL, op.ExpiryMillis = felix.TTLIn, 1+rng.Int64N(1000)
+			if op.Kind == felix.Add && op.Int%2 == 0 {
+				op.TTL = felix.TTLInIfNone
+			}
 		case 1:
 			op.TTL = felix.TTLKeep
 		}
@@ -186,8 +192,8 @@ func (h *history) learn(k *call, key *keyHistory, op *felix.Op, reply *felix.Rep
 		return
 	}
 	key.version = reply.Version
-	if op.Kind == felix.Get || !reply.Applied {
-		return
+	if op.Kind == felix.Get || !reply.Applied || op.Bounds != nil && reply.Delta == 0 {
+		return // nothing was written
 	}
 	made := reply.Int
 	if op.Kind == felix.Set {

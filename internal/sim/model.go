@@ -31,7 +31,7 @@ type input struct {
 // output is what a client was told.
 type output struct {
 	applied, found bool
-	data           int64
+	data, delta    int64
 	version        uint64
 	expiry, now    int64
 }
@@ -45,7 +45,7 @@ func inputOf(op *felix.Op, known bool) input {
 }
 
 func outputOf(r *felix.Reply, view felix.View) output {
-	out := output{applied: r.Applied, found: r.Found != felix.NoRecord, data: r.Int, version: r.Version, expiry: r.ExpiresAtMillis, now: r.NowMillis}
+	out := output{applied: r.Applied, found: r.Found != felix.NoRecord, data: r.Int, delta: r.Delta, version: r.Version, expiry: r.ExpiresAtMillis, now: r.NowMillis}
 	if view == felix.ViewValue && out.found {
 		out.data, _ = strconv.ParseInt(string(r.Value), 10, 64)
 	}
@@ -110,7 +110,7 @@ func (s register) present(in input, out output) []register {
 	case felix.Get:
 		return s.shown(out)
 	case felix.Add:
-		return s.written(in, out, s.data+in.data)
+		return s.added(in, out)
 	}
 	met, unmet := op.If != felix.IfAbsent, op.If == felix.IfAbsent
 	if op.If == felix.IfVersion {
@@ -134,10 +134,32 @@ func (s register) present(in input, out output) []register {
 	return next
 }
 
+// added is an add to a register that has something.
+func (s register) added(in input, out output) []register {
+	b, sum := in.op.Bounds, s.data+in.data
+	switch {
+	case b == nil || sum <= b.Max:
+	case b.Saturate:
+		sum = b.Max
+	case !in.known:
+		return []register{s}
+	case out.applied || out.delta != 0:
+		return nil
+	default:
+		return s.shown(out)
+	}
+	if in.known && (!out.applied || b != nil && out.delta != sum-s.data) {
+		return nil
+	}
+	return s.written(in, out, sum)
+}
+
 // absent is the operation on a register that has nothing.
 func (s register) absent(in input, out output) []register {
 	op := &in.op
 	switch {
+	case op.Kind == felix.Add && op.Bounds != nil && out.delta != in.data && in.known: // all that is added to nothing is within
+		return nil
 	case op.Kind == felix.Add, op.Kind == felix.Set && op.If != felix.IfPresent && op.If != felix.IfVersion:
 		if in.known && !out.applied {
 			return nil
@@ -155,6 +177,10 @@ func (s register) written(in input, out output, data int64) []register {
 	switch in.op.TTL {
 	case felix.TTLIn:
 		next.expiry = someTime
+	case felix.TTLInIfNone:
+		if next.expiry = someTime; s.expiry > 0 {
+			next.expiry = s.expiry
+		}
 	case felix.TTLKeep:
 		next.expiry = s.expiry
 	case felix.TTLDefault:
@@ -169,7 +195,8 @@ func (s register) written(in input, out output, data int64) []register {
 	if in.op.Kind == felix.Set {
 		return []register{next}
 	}
-	timed := in.op.TTL == felix.TTLIn && out.expiry != out.now+in.op.ExpiryMillis
+	fresh := in.op.TTL == felix.TTLIn || in.op.TTL == felix.TTLInIfNone && s.expiry == 0
+	timed := fresh && out.expiry != out.now+in.op.ExpiryMillis
 	switch {
 	case out.data != data, timed, next.expiry != someTime && out.expiry != next.expiry, next.expiry == someTime && out.expiry == 0:
 		return nil
