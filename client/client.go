@@ -1,8 +1,12 @@
 // Package client is the Go client of Felix: durable counters that many
-// processes add to.
+// processes add to, and values beside them.
 //
 //	c, err := client.New(client.Options{Brokers: []string{"127.0.0.1:7380"}})
 //	sum, err := c.CounterAdd(ctx, "", "", "stats", "page-views", 1)
+//	seat, err := c.CounterAddWith(ctx, "", "", "stats", "seats", 1, client.AddOptions{Max: &seats})
+//
+// A bound or a condition that is not met is an answer (seat.Applied is false),
+// not an error.
 //
 // An empty tenant or namespace means "default". A key is any string of 1 to
 // felix.MaxKeyBytes bytes; it need not be UTF-8.

@@ -2,13 +2,18 @@ package client_test
 
 import (
 	"bytes"
+	"context"
 	"math"
 	"math/big"
 	"strings"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"github.com/felix-go/felix"
+	felixv1 "github.com/felix-go/felix/api/felix/v1"
+	"github.com/felix-go/felix/api/felix/v1/felixv1connect"
 	"github.com/felix-go/felix/client"
 )
 
@@ -58,6 +63,26 @@ func TestAddWithin(t *testing.T) {
 	}
 	if _, err := c.CounterAddWith(t.Context(), "", "", "c", "k", 1, client.AddOptions{Min: &most, Max: &least}); codeOf(t, err) != felix.InvalidArgument {
 		t.Errorf("crossed bounds: %v", err)
+	}
+}
+
+// older is a broker that says nothing but the sum and the version.
+type older struct {
+	felixv1connect.UnimplementedCounterServiceHandler
+}
+
+func (older) Add(context.Context, *connect.Request[felixv1.CounterAddRequest]) (*connect.Response[felixv1.CounterAddResponse], error) {
+	return connect.NewResponse(&felixv1.CounterAddResponse{Value: 5, Version: 1}), nil
+}
+
+// A plain add was applied, also if the broker is too old to say so. Broken: the
+// last condition of CounterAddWith.
+func TestOlderBrokersAdd(t *testing.T) {
+	_, h := felixv1connect.NewCounterServiceHandler(older{})
+	c := newClient(t, patience, serve(t, h))
+	got, err := c.CounterAddWith(t.Context(), "", "", "c", "k", 2, client.AddOptions{})
+	if want := (client.Added{Value: 5, Applied: true, Added: 2, Version: 1}); err != nil || got != want {
+		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
 }
 
