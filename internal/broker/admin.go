@@ -107,12 +107,12 @@ func (b *Broker) DrainNode(ctx context.Context, id uint64, drain bool) (felix.No
 	if err != nil {
 		return felix.NodeInfo{}, err
 	}
-	switch n := v.nodes[id]; {
-	case n == nil:
+	n := v.nodes[id]
+	if n == nil {
 		return felix.NodeInfo{}, noNode(id)
-	case drain && n.State == nodeActive && len(v.others(id)) == 0:
-		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
-			"node %d is the only one that can have replicas: add another broker, or undo the drain of one, first", id)
+	}
+	if drain && n.State == nodeActive {
+		return b.empty(ctx, v, id, nodeDraining, (*Broker).mayDrain)
 	}
 	return b.setState(ctx, id, func(state string) (string, *felix.Error) {
 		switch {
@@ -125,8 +125,7 @@ func (b *Broker) DrainNode(ctx context.Context, id uint64, drain bool) (felix.No
 	})
 }
 
-// RemoveNode implements felix.Cluster. It is refused where fewer brokers would
-// remain than a cache has replicas, unless the node is away: then it is no loss.
+// RemoveNode implements felix.Cluster.
 func (b *Broker) RemoveNode(ctx context.Context, id uint64) (felix.NodeInfo, error) {
 	v, err := b.confirmedView(ctx)
 	if err != nil {
@@ -139,22 +138,71 @@ func (b *Broker) RemoveNode(ctx context.Context, id uint64) (felix.NodeInfo, err
 	case n.State == nodeRemoving || n.State == nodeRemoved:
 		return b.oneNode(ctx, id)
 	}
-	remain := len(v.others(id))
-	if remain == 0 {
-		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
-			"node %d is the only one that can have replicas: add another broker, or undo the drain of one, first", id)
+	return b.empty(ctx, v, id, nodeRemoving, (*Broker).mayRemove)
+}
+
+// mayDrain says why a node must keep its replicas, or nil.
+func (b *Broker) mayDrain(v *view, id uint64) *felix.Error {
+	if len(v.others(id)) > 0 {
+		return nil
 	}
+	return felix.Errorf(felix.InvalidArgument,
+		"node %d is the only one that can have replicas: add another broker, or undo the drain of one, first", id)
+}
+
+// mayRemove says why a node must stay, or nil. It is refused where fewer brokers
+// would remain than a cache has replicas, unless the node is away: then it is no
+// loss.
+func (b *Broker) mayRemove(v *view, id uint64) *felix.Error {
+	if why := b.mayDrain(v, id); why != nil {
+		return why
+	}
+	remain := len(v.others(id))
 	if c := v.mostReplicated(); c != nil && c.Replication > remain && b.reached()[id] && !b.opts.ReplicationIsTarget {
-		return felix.NodeInfo{}, felix.Errorf(felix.InvalidArgument,
+		return felix.Errorf(felix.InvalidArgument,
 			"cache %s has replication %d, and without node %d there are only %d brokers for its replicas: add a broker first, or lower it with felixctl cache set --replication %d",
 			c.scope(), c.Replication, id, remain, remain)
 	}
-	return b.setState(ctx, id, func(state string) (string, *felix.Error) {
-		if state == nodeRemoved {
+	return nil
+}
+
+// empty has a node give away what it has, if that may be. It is looked at again
+// when it is written: of two nodes that are emptied at the same time each may have
+// been seen to be able to go only because the other one stays. Then the last to be
+// written, or both, are as they were.
+func (b *Broker) empty(ctx context.Context, v *view, id uint64, want string, may func(*Broker, *view, uint64) *felix.Error) (felix.NodeInfo, error) {
+	ctx, cancel := b.changing(ctx)
+	defer cancel()
+	if why := may(b, v, id); why != nil {
+		return felix.NodeInfo{}, why
+	}
+	b.opts.Cluster.OnStep("node-state-checked")
+	before := ""
+	info, err := b.setState(ctx, id, func(state string) (string, *felix.Error) {
+		if before = state; state == nodeRemoved || state == nodeRemoving {
 			return state, nil
 		}
-		return nodeRemoving, nil
+		return want, nil
 	})
+	if err != nil || before == want || info.State != felix.NodeState(want) {
+		return info, err
+	}
+	if v, err = b.confirmedView(ctx); err != nil {
+		return felix.NodeInfo{}, felix.Errorf(felix.OutcomeUnknown, "node %d is %s, but whether that may be could not be looked at again: %v", id, want, err)
+	}
+	why := may(b, v, id)
+	if why == nil {
+		return info, nil
+	}
+	if _, err := b.setState(ctx, id, func(state string) (string, *felix.Error) {
+		if state == want {
+			return before, nil
+		}
+		return state, nil
+	}); err != nil {
+		return felix.NodeInfo{}, felix.Errorf(felix.OutcomeUnknown, "node %d may be %s for good, though it should not: %v", id, want, err)
+	}
+	return felix.NodeInfo{}, why
 }
 
 // setState changes what is wanted of a node.

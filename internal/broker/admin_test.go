@@ -3,8 +3,10 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -242,5 +244,80 @@ func TestDirectoryIsNamedOnce(t *testing.T) {
 	var refused *peer.Refusal
 	if text := err.Error(); !strings.HasPrefix(text, "data directory d: it has gone: node 2 ") || strings.Count(text, "data directory") != 1 || !errors.As(err, &refused) {
 		t.Error(err)
+	}
+}
+
+// during has the brokers of a cluster call f once, when one of them comes to the
+// step.
+type during struct {
+	mu   sync.Mutex
+	step string
+	f    func()
+}
+
+func (d *during) at(step string, f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.step, d.f = step, f
+}
+
+func (d *during) told(step string) {
+	d.mu.Lock()
+	f := d.f
+	if step != d.step {
+		f = nil
+	} else {
+		d.f, d.step = nil, ""
+	}
+	d.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+// TestTwoAreEmptiedAtOnce: of the last two nodes that can have replicas one stays,
+// even if both are found to be able to go.
+func TestTwoAreEmptiedAtOnce(t *testing.T) {
+	t.Parallel()
+	var d during
+	c := openCluster(t, 2, func(o *Options) { o.Cluster.OnStep = d.told })
+	ctx := context.Background()
+	both := func(name string, empty func(id uint64) error) {
+		t.Helper()
+		d.at("node-state-checked", func() { c.must(empty(1)) })
+		wantCode(t, "both are "+name, empty(2), felix.InvalidArgument, "only one")
+		if s := c.meta().nodes[2].State; s != nodeActive {
+			t.Errorf("both are %s: node 2 is %s", name, s)
+		}
+	}
+	b := c.brokers[0]
+	both("drained", func(id uint64) error { _, err := b.DrainNode(ctx, id, true); return err })
+	_, err := b.DrainNode(ctx, 1, false)
+	c.must(err)
+	both("removed", func(id uint64) error { _, err := b.RemoveNode(ctx, id); return err })
+}
+
+// TestCreatedWhileANodeIsRemoved: a cache is not left on a node that was removed
+// after it was chosen.
+func TestCreatedWhileANodeIsRemoved(t *testing.T) {
+	t.Parallel()
+	var d during
+	c := openCluster(t, 3, func(o *Options) { o.Cluster.OnStep = d.told })
+	ctx := context.Background()
+	d.at("create-ids", func() {
+		_, err := c.brokers[0].RemoveNode(ctx, 3)
+		c.must(err)
+		eventually(t, "node 3 is removed", func() bool { return c.meta().nodes[3].State == nodeRemoved })
+	})
+	c.create(8, 1)
+	for _, s := range c.meta().caches[testScope].Shards {
+		if s.ReplicaOn(3) != 0 {
+			t.Errorf("shard %d is on node 3", s.ID)
+		}
+	}
+	ca, err := c.brokers[0].Cache(ctx, testScope)
+	c.must(err)
+	for k := range 30 {
+		mustDo(t, ca.(*cache), add(fmt.Sprint(k), 1))
 	}
 }

@@ -241,6 +241,11 @@ func (b *Broker) CreateCache(ctx context.Context, scope felix.Scope, settings fe
 			return info, false, "", err
 		}
 		if c != nil {
+			if again, err := b.misplaced(ctx, c); err != nil {
+				return info, false, "", err
+			} else if again {
+				continue
+			}
 			info = b.info(c, felix.RecordCount{}) // nobody could write to it yet
 			return info, true, replicasWarning(info, len(nodes)), b.awaitShards(ctx, c)
 		}
@@ -307,6 +312,38 @@ func (b *Broker) makeCache(ctx context.Context, v *view, nodes []placement.Node,
 	b.opts.Cluster.OnStep("create-named")
 	m.version = reply.Version
 	return b.know(m), nil
+}
+
+// misplaced looks whether a node that a new cache has replicas on was taken out of
+// the cluster between the choice of the node and the writing of the record. Then
+// the cache is taken back, for its only replica may be there. Whoever makes a
+// tombstone of the node without having seen the record has begun to remove it
+// before that was written: so it is seen here.
+func (b *Broker) misplaced(ctx context.Context, c *cache) (bool, error) {
+	v, err := b.confirmedView(ctx)
+	if err != nil {
+		return false, felix.Errorf(felix.OutcomeUnknown, "cache %s was made, but whether its brokers are still there could not be looked at: %v", c.scope, err)
+	}
+	m := v.caches[c.scope]
+	if m == nil || m.Shards[0].ID != c.shards[0].id {
+		return false, nil // somebody has deleted it already
+	}
+	for i := range m.Shards {
+		for _, r := range m.Shards[i].Replicas {
+			n := v.nodes[r.Node]
+			if n != nil && n.State != nodeRemoving && n.State != nodeRemoved {
+				continue
+			}
+			b.opts.Logger.Info("a new cache is placed again, for a node was removed meanwhile", "cache", c.scope.String(), "node", r.Node)
+			_, err := b.metaDo(ctx, felix.Op{Kind: felix.Delete, View: felix.ViewValue, Key: cacheKey(c.scope)})
+			b.forget(c)
+			if err != nil {
+				return false, felix.Errorf(felix.OutcomeUnknown, "cache %s was made on node %d, which is being removed, and may not be gone again: %v", c.scope, r.Node, err)
+			}
+			return true, b.awaitGone(ctx, m)
+		}
+	}
+	return false, nil
 }
 
 // load is what the nodes have to do for the caches.
