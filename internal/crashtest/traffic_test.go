@@ -197,6 +197,16 @@ func (y *traffic) answered() (n int) {
 	return n
 }
 
+// failures is how many were not.
+func (y *traffic) failures() (n int) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for _, times := range y.errors {
+		n += times
+	}
+	return n
+}
+
 // advance waits until so many more operations were answered.
 func (y *traffic) advance(more int) {
 	y.t.Helper()
