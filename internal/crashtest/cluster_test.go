@@ -3,11 +3,14 @@ package crashtest
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,8 +33,12 @@ type member struct {
 	id               uint64
 	dir              string
 	peer, resp, http string
-	args             []string // of its own
-	prefix           []string // of its command line
+	args             []string    // of its own
+	prefix           []string    // of its command line
+	env              []string    // beside the test's
+	join             string      // addresses of members of the cluster that it joins; empty: it forms one with the others
+	knobs            io.Writer   // of a broker that was built with them
+	removed          atomic.Bool // from the cluster, or soon
 	b                *broker
 }
 
@@ -88,10 +95,16 @@ func (c *cluster) form(settings felix.CacheSettings) {
 // command is the command line of the member.
 func (m *member) command() *exec.Cmd {
 	line := append([]string{}, m.prefix...)
-	line = append(line, m.c.binary, "serve", "--data-dir", m.dir, "--node-id", fmt.Sprint(m.id), "--peers", m.c.peers,
+	others := []string{"--peers", m.c.peers}
+	if m.join != "" {
+		others = []string{"--join", m.join}
+	}
+	line = append(line, m.c.binary, "serve", "--data-dir", m.dir, "--node-id", fmt.Sprint(m.id), others[0], others[1],
 		"--peer-addr", m.peer, "--resp-addr", m.resp, "--http-addr", m.http)
 	line = append(append(line, m.c.args...), m.args...)
-	return exec.Command(line[0], line[1:]...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = append(os.Environ(), m.env...)
+	return cmd
 }
 
 // start starts the member's process, and does not wait for it.

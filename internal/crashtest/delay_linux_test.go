@@ -35,7 +35,7 @@ func delayed(t *testing.T, binary string) {
 	}
 	y := newTraffic(t)
 	y.through(8, c.members...)
-	y.advance(500)
+	y.advance(200)
 	before := c.terms()
 	for _, m := range c.members {
 		for _, o := range m.others() {
@@ -45,7 +45,7 @@ func delayed(t *testing.T, binary string) {
 	failed := y.failures()
 	moment := time.Now()
 	y.advance(400)
-	if span := 4*time.Second - time.Since(moment); span > 0 { // a follower's patience, several times
+	if span := 3*time.Second - time.Since(moment); span > 0 { // a follower's patience, several times
 		time.Sleep(span)
 	}
 	elections := c.terms() - before
@@ -58,7 +58,7 @@ func delayed(t *testing.T, binary string) {
 	if elections == 0 && y.failures() != failed {
 		t.Errorf("no owner has changed, and yet requests failed: %v", y.errors)
 	}
-	for range 5 {
+	for range 3 {
 		for _, m := range c.members {
 			w.cut(m, m.others()[0])
 		}

@@ -63,16 +63,24 @@ func mount(t *testing.T, size string) *disk {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		t.Fatalf("making mounts private: %v", err)
 	}
-	d := &disk{t: t, dir: t.TempDir()}
-	if err := syscall.Mount("tmpfs", d.dir, "tmpfs", 0, "size="+size); err != nil {
+	d := mountAt(t, t.TempDir(), size)
+	t.Cleanup(d.unmount)
+	return d
+}
+
+// mountAt mounts one on a directory.
+func mountAt(t *testing.T, dir, size string) *disk {
+	t.Helper()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Fatalf("mounting a tmpfs: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(d.dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return d
+	return &disk{t: t, dir: dir}
+}
+
+func (d *disk) unmount() {
+	if err := syscall.Unmount(d.dir, syscall.MNT_DETACH); err != nil {
+		d.t.Error(err)
+	}
 }
 
 func (d *disk) resize(size string) {

@@ -20,6 +20,9 @@ const insideNetwork = "FELIX_CRASHTEST_BINARY"
 // namespace of its own: what it does to either vanishes with the process. The
 // network namespaces of brokers belong to them. binary makes the broker that the
 // test is given; what the copy says is logged as it comes.
+//
+// The bridge between the brokers is given its hardware address: otherwise it takes
+// another one when somebody is plugged in, and others go on sending to the old.
 func inNetwork(t *testing.T, binary func(*testing.T) string, test func(t *testing.T, binary string)) {
 	t.Helper()
 	if path := os.Getenv(insideNetwork); path != "" {
@@ -27,7 +30,7 @@ func inNetwork(t *testing.T, binary func(*testing.T) string, test func(t *testin
 			mount --make-rprivate /
 			mount -t tmpfs none /run
 			ip link set lo up
-			ip link add bridge type bridge
+			ip link add bridge address 02:00:00:00:00:01 type bridge
 			ip addr add 10.77.0.254/16 dev bridge
 			ip link set bridge up`)
 		test(t, path)
@@ -117,9 +120,12 @@ func (m *member) drop(from *member, rule string) {
 	}
 }
 
+// hear lets a member hear everybody again.
+func (m *member) hear() { shell(m.c.t, strings.Join(m.prefix, " ")+" iptables -w -F INPUT") }
+
 // heal makes the network whole.
 func (c *cluster) heal() {
 	for _, m := range c.members {
-		shell(c.t, strings.Join(m.prefix, " ")+" iptables -w -F INPUT")
+		m.hear()
 	}
 }

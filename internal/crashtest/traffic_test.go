@@ -36,6 +36,8 @@ type traffic struct {
 	strict bool
 	// timeout is how long a client waits for an answer before it hangs up.
 	timeout time.Duration
+	// think is how long a client waits after an answer.
+	think time.Duration
 
 	mu      sync.Mutex
 	touches [trafficKeys][]touch
@@ -105,7 +107,7 @@ func (y *traffic) client(m *member) {
 			_ = c.Close() // there is nobody to tell
 		}
 	}()
-	for !y.stop.Load() {
+	for !y.stop.Load() && !m.removed.Load() {
 		if !y.enter(m) {
 			if c != nil {
 				_ = c.Close() // the member stops
@@ -129,6 +131,7 @@ func (y *traffic) client(m *member) {
 			c = nil
 		}
 		y.leave(m)
+		time.Sleep(y.think)
 	}
 }
 

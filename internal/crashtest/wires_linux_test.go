@@ -24,7 +24,8 @@ import (
 // the wire goes on from the address that the dialling node has behind its own, so
 // that a node can drop what comes from another one, whoever has dialled.
 type wires struct {
-	t *testing.T
+	t   *testing.T
+	led map[direction]bool // that go through a wire; lead's
 
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -50,7 +51,7 @@ type wire struct {
 }
 
 func newWires(t *testing.T, seed uint64) *wires {
-	return &wires{t: t, rng: rand.New(rand.NewPCG(seed, 77)), delays: map[direction]delay{}, conns: map[*wire]struct{}{}}
+	return &wires{t: t, led: map[direction]bool{}, rng: rand.New(rand.NewPCG(seed, 77)), delays: map[direction]delay{}, conns: map[*wire]struct{}{}}
 }
 
 // lead has all connections between the member and the others go through wires.
@@ -59,8 +60,8 @@ func (w *wires) lead(m *member) {
 	address := fmt.Sprint("10.77.1.", m.id)
 	shell(w.t, "ip addr add "+address+"/16 dev bridge")
 	for _, o := range m.others() {
-		o.redirect(m)
-		m.redirect(o)
+		w.redirect(o, m)
+		w.redirect(m, o)
 	}
 	ln, err := net.Listen("tcp", address+":7381")
 	if err != nil {
@@ -78,11 +79,14 @@ func (w *wires) lead(m *member) {
 	}()
 }
 
-// redirect leads what the member dials at another one's peer address to the wire.
-func (m *member) redirect(to *member) {
-	host, port, _ := net.SplitHostPort(to.peer) // plug has made it
-	shell(m.c.t, fmt.Sprintf("%s iptables -w -t nat -A OUTPUT -p tcp -d %s --dport %s -j DNAT --to-destination 10.77.1.%d:7381",
-		strings.Join(m.prefix, " "), host, port, to.id))
+// redirect leads what a member dials at another one's peer address to the wire.
+func (w *wires) redirect(from, to *member) {
+	if w.led[direction{from.id, to.id}] {
+		return
+	}
+	w.led[direction{from.id, to.id}] = true
+	shell(w.t, fmt.Sprintf("%s iptables -w -t nat -A OUTPUT -p tcp -d 10.77.0.%d --dport 7381 -j DNAT --to-destination 10.77.1.%d:7381",
+		strings.Join(from.prefix, " "), to.id, to.id))
 }
 
 // carry connects who has dialled with the member.
