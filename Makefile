@@ -6,7 +6,7 @@ FUZZTIME ?= 10s
 # Two packages at a time: many start servers, and all are fit for two cores.
 TESTFLAGS ?= -race -p 2 -timeout 20m
 
-.PHONY: all build run test check generate fuzz bench sim
+.PHONY: all build run test check generate fuzz bench sim chaos
 
 all: build
 
@@ -37,6 +37,14 @@ SEED ?= 1
 SEEDS ?= 10000
 sim: ## SEEDS runs of the simulated cluster, from SEED on
 	$(GO) test ./internal/sim -count 1 -timeout 0 -v -run '^TestSeeds$$' -sim.seed $(SEED) -sim.seeds $(SEEDS)
+
+DURATION ?= 1m
+NODES ?= 3
+# Only a seed that somebody gives: sim's default would make every run the same.
+CHAOS_SEED = $(if $(filter file,$(origin SEED)),,$(SEED))
+chaos: ## NODES real brokers for DURATION under many faults at once, of SEED if it is given; needs root
+	FELIX_MEASURE=1 FELIX_CHAOS_DURATION=$(DURATION) FELIX_CHAOS_NODES=$(NODES) FELIX_CHAOS_SEED=$(CHAOS_SEED) \
+		$(GO) test ./internal/crashtest -count 1 -timeout 0 -v -run '^TestChaos$$'
 
 bench: ## the measurements of docs/performance.md
 	$(GO) run ./bench

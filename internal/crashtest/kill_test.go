@@ -1,5 +1,6 @@
-// Package crashtest kills real broker processes at random moments and looks at
-// what is left. It holds tests only.
+// Package crashtest hurts real broker processes, at random moments and in every
+// way that processes, disks, networks and clocks do, and looks at what is left. It
+// holds tests only.
 package crashtest
 
 import (

@@ -6,7 +6,7 @@
 // What is simulated is what a broker does around its shards (internal/broker):
 // it gathers appends into syncs, loads records, writes checkpoints, sends and
 // installs snapshots, forwards requests, makes and drops replicas. The real
-// broker, the real log and Pebble are proven by other tests: see docs/proof.md.
+// broker, the real log and Pebble are proven by other tests: see docs/testing.md.
 package sim
 
 import (
