@@ -108,6 +108,12 @@ const (
 	// client give theirs up, so that it is not the server that hangs up first.
 	HTTPIdleTimeout = 120 * time.Second
 
+	// MaxTransactionBytes bounds what a Redis connection has queued since MULTI,
+	// and the keys that it watches: twice what the largest transaction may write.
+	MaxTransactionBytes = 8 << 20
+	// MaxTransactionsBytes bounds that of all connections together: a client may
+	// take as long as it likes to send EXEC.
+	MaxTransactionsBytes = 128 << 20
 	// MaxConnectionBytes is the default bound on the memory of all connections
 	// of the RESP door together, since each alone may be within its own bounds
 	// and all of them not. One half is for input that is not answered yet:

@@ -117,7 +117,7 @@ func (b *batch) find(pos, k int) int {
 
 // reset empties a batch whose every operation has been handed out.
 func (b *batch) reset() {
-	b.Ops, b.runs = b.Ops[:0], b.runs[:0]
+	b.Ops, b.Groups, b.runs = b.Ops[:0], b.Groups[:0], b.runs[:0]
 	b.cache = nil
 	b.ndone, b.seen, b.upto = 0, 0, 0
 }

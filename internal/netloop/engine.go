@@ -182,7 +182,7 @@ func (e *engine) parse(c *conn) (t *Turn, first int) {
 		e.cur = b
 	}
 	t = &e.turn
-	*t = Turn{Ops: b.Ops}
+	*t = Turn{Ops: b.Ops, Groups: b.Groups}
 	first = len(b.Ops)
 	in := c.buf[c.r:c.w]
 	c.used = c.sess.Parse(in, t)
@@ -216,6 +216,11 @@ func (e *engine) place(c *conn, b *batch, t *Turn, first, n int) {
 		}
 		if own != b {
 			moved := t.Ops[first:]
+			for _, g := range t.Groups[len(b.Groups):] {
+				g.From += int32(len(own.Ops) - first)
+				g.To += int32(len(own.Ops) - first)
+				own.Groups = append(own.Groups, g)
+			}
 			own.Ops = append(own.Ops, moved...)
 			clear(moved)
 			b.Ops = t.Ops[:first]
@@ -224,7 +229,7 @@ func (e *engine) place(c *conn, b *batch, t *Turn, first, n int) {
 			return
 		}
 	}
-	b.Ops = t.Ops
+	b.Ops, b.Groups = t.Ops, t.Groups
 	b.runs = append(b.runs, run{c: c, first: first, n: n, left: n})
 }
 

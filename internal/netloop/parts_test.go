@@ -3,6 +3,7 @@ package netloop
 import (
 	"bytes"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/felix-go/felix"
@@ -172,5 +173,43 @@ func TestAnswersGiveWay(t *testing.T) {
 	out := e.answer(c, nil, nil)
 	if len(out) > 0 || len(c.out) == 0 || len(c.out) > 2*AnswerBytes || c.left == 0 {
 		t.Errorf("%d bytes are in hand and %d held, %d left", len(out), len(c.out), c.left)
+	}
+}
+
+// Groups go where their operations go, also where those were appended to the batch
+// of another cache. Broken: `g.From += …` in place (engine.go).
+func TestGroupsArePlaced(t *testing.T) {
+	e := &engine{filling: map[felix.Cache]*batch{}}
+	caches := []felix.Cache{&inlineCache{}, &inlineCache{}}
+	turn := func(cache felix.Cache, ops int, groups ...felix.Group) {
+		b := e.cur
+		if b == nil {
+			b = e.newBatch()
+			e.cur = b
+		}
+		first := len(b.Ops)
+		tn := &Turn{Cache: cache, Ops: b.Ops, Groups: b.Groups}
+		for range ops {
+			tn.Ops = append(tn.Ops, felix.Op{Kind: felix.Get})
+		}
+		for _, g := range groups {
+			tn.Groups = append(tn.Groups, felix.Group{From: int32(first) + g.From, To: int32(first) + g.To})
+		}
+		e.place(&conn{}, b, tn, first, ops)
+	}
+	turn(caches[0], 3, felix.Group{From: 1, To: 3})
+	turn(caches[1], 2)
+	turn(caches[1], 4, felix.Group{From: 0, To: 2}, felix.Group{From: 2, To: 4})
+	turn(caches[0], 2, felix.Group{From: 0, To: 2})
+	turn(caches[1], 1)
+	for i, want := range [][]felix.Group{{{From: 1, To: 3}, {From: 3, To: 5}}, {{From: 2, To: 4}, {From: 4, To: 6}}} {
+		b := e.filling[caches[i]]
+		if !slices.Equal(b.Groups, want) || len(b.Ops) != []int{5, 7}[i] {
+			t.Errorf("cache %d: groups %+v of %d operations, want %+v", i, b.Groups, len(b.Ops), want)
+		}
+		b.reset()
+		if len(b.Groups) != 0 {
+			t.Error("a batch that is used again has groups")
+		}
 	}
 }

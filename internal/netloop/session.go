@@ -59,6 +59,8 @@ type Turn struct {
 	// Ops are appended by Parse. The slice may hold other sessions' operations
 	// before the session's own: only append.
 	Ops []felix.Op
+	// Groups are of Ops, by their positions in it, ascending: only append.
+	Groups []felix.Group
 	// Slow is work that is no operation on one key (a scan, a flush, an
 	// authentication): it runs on a goroutine of its own, with a context that
 	// ends when the connection or the server does.

@@ -40,6 +40,10 @@ func (s *session) answer(out []byte, r *request, replies []felix.Reply) []byte {
 	at := &s.answered
 	done := true
 	switch r.render {
+	case renderExec:
+		return s.answerExec(out, r, replies)
+	case renderWatch:
+		out = s.watched(out, r, replies[at.replies:at.replies+r.ops])
 	case renderKnown:
 		out = append(out, s.known[at.known:at.known+r.bytes]...)
 	case renderSlow:
@@ -86,6 +90,6 @@ func (s *session) endTurn() {
 	if cap(s.slow) > retainedBytes {
 		s.slow = nil
 	}
-	s.values, s.answered = 0, progress{}
+	s.values, s.answered, s.watching = 0, progress{}, nil
 	s.parser.Release()
 }

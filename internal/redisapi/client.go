@@ -72,6 +72,10 @@ func (s *session) appendInfo(b []byte) []byte {
 	if a.noEvict {
 		flags += "e"
 	}
+	multi := s.shared.multi.Load() - 1
+	if multi >= 0 {
+		flags += "x"
+	}
 	if flags == "" {
 		flags = "N"
 	}
@@ -82,10 +86,10 @@ func (s *session) appendInfo(b []byte) []byte {
 	if active := s.shared.active.Load(); active != 0 {
 		idle = max(now.Unix()-active, 0)
 	}
-	return fmt.Appendf(b, "id=%d addr=%s laddr= fd=0 name=%s age=%d idle=%d flags=%s db=0 sub=0 psub=0 ssub=0 multi=-1 "+
+	return fmt.Appendf(b, "id=%d addr=%s laddr= fd=0 name=%s age=%d idle=%d flags=%s db=0 sub=0 psub=0 ssub=0 multi=%d "+
 		"qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 omem=0 tot-mem=0 events=r cmd=%s user=%s redir=-1 "+
 		"resp=%d lib-name=%s lib-ver=%s\n",
-		s.id, s.remote, a.name, int64(now.Sub(s.created).Seconds()), idle, flags, last, a.user,
+		s.id, s.remote, a.name, int64(now.Sub(s.created).Seconds()), idle, flags, multi, last, a.user,
 		a.version, a.libName, a.libVersion)
 }
 
@@ -293,6 +297,7 @@ func parseClientCaching(s *session, cmd *command, _ [][]byte, _ *netloop.Turn) o
 	if !s.tracking {
 		return s.fail(cmd, "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled")
 	}
+	s.uncached = 2
 	return s.fail(cmd, msgNoTracking)
 }
 

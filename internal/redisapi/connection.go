@@ -80,6 +80,7 @@ func (s *session) authenticate(ctx context.Context, cmd *command, user []byte) (
 		return s.h.errorText(cmd, scope, felix.AsError(err))
 	}
 	s.scope, s.cache = scope, cache
+	s.endTransaction() // what was watched was in another cache
 	name := string(user)
 	s.describe(func(a *about) { a.user = name })
 	return ""

@@ -93,7 +93,7 @@ func TestTable(t *testing.T) {
 		if cmd.summary == "" || cmd.parse == nil || cmd.group == "" {
 			t.Errorf("%s: the row is not complete", cmd.name)
 		}
-		if makesOps := cmd.keys.first > 0 && cmd.group != "transactions"; makesOps != cmd.needsCache {
+		if makesOps := cmd.keys.first > 0; makesOps != cmd.needsCache {
 			t.Errorf("%s: keys and needsCache do not agree", cmd.name)
 		}
 		for _, sub := range cmd.subs {

@@ -65,9 +65,12 @@ Where Felix differs from Redis:
 - MSET, DEL and UNLINK of keys on different shards are not one atomic step; the error ` + "`UNKNOWN`" + ` says when only some
   of the keys were changed. Keys with the same {tag} share a shard.
 - SCAN cursors are those that Felix gave, for the same cache, and are forgotten after many others or a restart.
-- There are no transactions. Every command between MULTI and EXEC is refused, nothing is applied, and EXEC answers
-  ` + "`EXECABORT`" + `, as in Redis after a command that cannot be queued. Pipelines must be plain: in redis-py
-  ` + "`pipeline(transaction=False)`" + `, for other clients see the [README](../README.md#pipelines-must-be-plain).
+- The keys of a transaction, watched ones included, must share a shard, as those with the same {tag} do (and all of a cache
+  with one shard): otherwise EXEC answers ` + "`CROSSSLOT`" + `, and nothing is applied. It has at most 10,000 operations, and writes at most
+  4 MiB. Not every command can be queued (see MULTI); one that cannot is refused at once, and EXEC answers ` + "`EXECABORT`" + `, as in Redis
+  after a command with an error. Whether a watched key has changed is told by its version: one that did not exist and does
+  not exist at EXEC has not changed.
+- An EXEC that answers ` + "`UNKNOWN`" + ` may have been applied, as a whole; after any other error nothing was.
 - Pub/sub, scripts and other data types do not exist: ` + "`ERR unknown command`" + `.
 - Errors of Felix's own: ` + "`TRYAGAIN`" + ` (not applied, try again), ` + "`CLUSTERDOWN`" + ` (not applied, no owner or majority) and
   ` + "`UNKNOWN`" + ` (may have been applied).

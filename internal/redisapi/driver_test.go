@@ -30,7 +30,7 @@ func turn(ctx context.Context, s netloop.Session, in []byte) (used int, out []by
 	var replies []felix.Reply
 	if len(t.Ops) > 0 {
 		var err error
-		if replies, err = felix.Do(ctx, t.Cache, t.Ops...); err != nil {
+		if replies, err = felix.DoGroups(ctx, t.Cache, t.Ops, t.Groups); err != nil {
 			return used, nil, true
 		}
 	}

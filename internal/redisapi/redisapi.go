@@ -64,6 +64,7 @@ type Handler struct {
 
 	nextID   atomic.Int64
 	accepted atomic.Int64 // connections, ever
+	queued   atomic.Int64 // bytes that transactions hold: at most felix.MaxTransactionsBytes
 
 	mu       sync.Mutex
 	sessions map[int64]*session // guarded by mu

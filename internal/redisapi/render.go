@@ -31,6 +31,8 @@ const (
 	renderPTTL                    // … in milliseconds
 	renderExpireAt                // the expiry in Unix seconds
 	renderPExpireAt               // … in Unix milliseconds
+	renderWatch                   // OK, when the session has noted what was read
+	renderExec                    // what was done, or why not: see answerExec
 
 	// GETEX looks at its expiry only if the key exists: these are its errors.
 	renderBadInt    // null, or the expiry is no integer

@@ -68,7 +68,9 @@ type session struct {
 
 	off, skip, skipNext bool
 	tracking            bool
-	transaction         transaction
+	uncached            int // 1 while the request after a refused CLIENT CACHING is parsed
+	tx                  transaction
+	watching            []*watch // of the turn: whose versions will come, in order
 
 	shared shared
 }
@@ -78,6 +80,7 @@ type shared struct {
 	about  atomic.Pointer[about]
 	last   atomic.Pointer[command]
 	active atomic.Int64 // Unix seconds of the last turn
+	multi  atomic.Int64 // commands in its transaction, and 1; 0 is no transaction
 	killed atomic.Bool
 }
 
@@ -96,6 +99,7 @@ type request struct {
 	version resp.Version // may change within a turn
 	silent  bool         // CLIENT REPLY OFF or SKIP
 	ops     int          // how many of the turn's operations are for it
+	nested  int          // of an EXEC: how many of the requests after it are its commands
 	bytes   int          // how many of the known bytes are for it
 }
 
@@ -112,7 +116,7 @@ func (s *session) resetState() {
 	s.version = resp.RESP2
 	s.scope, s.cache = defaultScope(), nil
 	s.off, s.skipNext, s.tracking = false, false, false
-	s.transaction = noTransaction
+	s.endTransaction()
 	s.shared.about.Store(&about{user: "default", version: resp.RESP2})
 }
 
@@ -169,17 +173,18 @@ func (s *session) Parse(in []byte, t *netloop.Turn) (used int) {
 
 // dispatch finds the command and lets it parse its arguments.
 func (s *session) dispatch(args [][]byte, t *netloop.Turn) outcome {
+	s.uncached = max(0, s.uncached-1)
 	cmd, refusal := s.h.table.lookUp(args)
 	if cmd == s.h.table.unknown && (equalFold(args[0], "host:") || equalFold(args[0], "post")) {
 		// A browser was made to talk to this port: as Redis, hang up.
 		s.closed, t.Close = true, true
 		return last
 	}
-	if refusal == "" && s.transaction != noTransaction && !cmd.unqueued {
-		refusal = msgNoTransactions
-	}
 	if refusal != "" {
 		return s.refuse(cmd, refusal)
+	}
+	if s.tx.open && !cmd.unqueued {
+		return s.enqueue(cmd, args)
 	}
 	if cmd.needsCache && s.cache == nil && !s.openNow() {
 		return s.openFirst(cmd, t)
@@ -294,6 +299,7 @@ func (s *session) open(ctx context.Context) (felix.Cache, error) {
 // Closed implements netloop.Session.
 func (s *session) Closed() {
 	s.flushCounts()
+	s.endTransaction()
 	s.h.mu.Lock()
 	delete(s.h.sessions, s.id)
 	s.h.mu.Unlock()

@@ -36,15 +36,20 @@ func (f *fake) Cache(_ context.Context, scope felix.Scope) (felix.Cache, error) 
 
 type fakeCache struct {
 	felix.Cache
-	reply   func(op *felix.Op) felix.Reply
-	scanned int
-	onPage  func(*felix.ScanPage) // nil, or told of every page
-	keys    []string              // sorted
-	gone    map[string]bool       // of keys: takes a place in its page, and is not shown
-	err     error                 // of Scan, Count and Clear
+	reply func(op *felix.Op) felix.Reply
+	// onSubmit is told of every batch; nil is nobody.
+	onSubmit func(b *felix.Batch)
+	scanned  int
+	onPage   func(*felix.ScanPage) // nil, or told of every page
+	keys     []string              // sorted
+	gone     map[string]bool       // of keys: takes a place in its page, and is not shown
+	err      error                 // of Scan, Count and Clear
 }
 
 func (c *fakeCache) Submit(b *felix.Batch) {
+	if c.onSubmit != nil {
+		c.onSubmit(b)
+	}
 	part := make([]int32, len(b.Ops))
 	for i := range b.Ops {
 		part[i] = int32(i)
@@ -292,43 +297,6 @@ func TestKeysAreCheckedBeforeAnyIsChanged(t *testing.T) {
 	if changed != 0 {
 		t.Errorf("%d operations were submitted", changed)
 	}
-}
-
-// TestTransactionsAreRefused: nothing of a transaction is applied, whether it
-// comes in one packet or command by command, and whatever is in it.
-func TestTransactionsAreRefused(t *testing.T) {
-	f := newFake()
-	applied := 0
-	f.cache.reply = func(op *felix.Op) felix.Reply { applied++; return felix.Reply{Applied: true, Int: op.Int} }
-	k := newTalk(t, redisapi.New(f, redisapi.Options{}))
-	const (
-		ok      = "+OK\r\n"
-		refused = "-ERR transactions are not supported: nothing of this one is applied; send the commands without MULTI\r\n"
-		abort   = "-EXECABORT Transaction discarded because of previous errors.\r\n"
-	)
-	commands := []string{"INCR a", "MSET a 1 b 2", "FLUSHALL", "DEL a", "AUTH default/default/stats x", "HELLO 3", "CLIENT REPLY OFF", "KEYS *", "INFO"}
-	want := ok + strings.Repeat(refused, len(commands)) + abort
-	whole := append(append([]string{"MULTI"}, commands...), "EXEC")
-	for _, opened := range []bool{false, true} {
-		k.expect(want, whole...)
-		got := ""
-		for _, line := range whole {
-			got += k.say(line)
-		}
-		if got != want {
-			t.Errorf("command by command: %q, want %q", got, want)
-		}
-		if applied != 0 || f.opened != 0 && !opened {
-			t.Errorf("%d operations were submitted, the cache opened %d times", applied, f.opened)
-		}
-		// Afterwards all is as it was, and the cache is open.
-		k.expect(":1\r\n$-1\r\n", "INCR a", "GET none")
-		applied = 0
-	}
-	k.expect(ok+refused+ok+":1\r\n", "MULTI", "INCR a", "DISCARD", "INCR a")
-	k.expect(ok+refused+"+RESET\r\n-ERR EXEC without MULTI\r\n:1\r\n", "MULTI", "INCR a", "RESET", "EXEC", "INCR a")
-	k.expect(":1\r\n"+ok+refused+abort+":1\r\n", "INCR a", "MULTI", "INCR a", "EXEC", "INCR a")
-	k.expect("-ERR transactions are not supported: no key is watched\r\n+OK\r\n", "WATCH a", "UNWATCH")
 }
 
 func TestCacheIsAskedForAgain(t *testing.T) {

@@ -90,9 +90,10 @@ type command struct {
 	// needsCache: the parse function makes operations, so the connection's
 	// cache must be open. Such a command is never slow.
 	needsCache bool
-	// unqueued: done at once also within a transaction.
-	unqueued bool
-	subs     []*command
+	// unqueued: done at once also within a transaction. queued: it may wait for
+	// EXEC, as all that needsCache may: it is short and changes no session.
+	unqueued, queued bool
+	subs             []*command
 
 	// Set by newTable.
 

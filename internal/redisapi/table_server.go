@@ -12,7 +12,7 @@ func connectionCommands() []*command {
 			complexity: "O(1)",
 			categories: "connection",
 			tips:       "request_policy:all_shards response_policy:all_succeeded",
-			parse:      parsePing,
+			parse:      parsePing, queued: true,
 		},
 		{
 			name: "echo", arity: 2, flags: flagLoading | flagStale | flagFast, group: "connection", since: "1.0.0",
@@ -20,7 +20,7 @@ func connectionCommands() []*command {
 			summary:    "Answer the message",
 			complexity: "O(1)",
 			categories: "connection",
-			parse:      parseEcho,
+			parse:      parseEcho, queued: true,
 		},
 		{
 			name: "hello", arity: -1, flags: flagNoScript | flagLoading | flagStale | flagFast | flagNoAuth | flagAllowBusy, group: "connection", since: "6.0.0",
@@ -46,7 +46,7 @@ func connectionCommands() []*command {
 			felix:      "Any other database is out of range.",
 			complexity: "O(1)",
 			categories: "connection",
-			parse:      parseSelect,
+			parse:      parseSelect, queued: true,
 		},
 		{
 			name: "reset", arity: 1, flags: flagNoScript | flagLoading | flagStale | flagFast | flagNoAuth | flagAllowBusy, group: "connection", since: "6.2.0",
@@ -92,7 +92,7 @@ func serverCommands() []*command {
 			felix:      "Expiry follows the shard's clock, not this one.",
 			complexity: "O(1)",
 			tips:       "nondeterministic_output",
-			parse:      parseTime,
+			parse:      parseTime, queued: true,
 		},
 		{
 			name: "flushdb", arity: -1, flags: flagWrite, group: "server", since: "1.0.0",
@@ -152,7 +152,7 @@ func clientCommands() []*command {
 			name: "id", arity: 2, flags: flagNoScript | flagLoading | flagStale, since: "5.0.0",
 			summary:    "The id of the connection",
 			categories: "connection",
-			parse:      parseClientID,
+			parse:      parseClientID, queued: true,
 		},
 		{
 			name: "info", arity: 2, flags: flagNoScript | flagLoading | flagStale, since: "6.2.0",
@@ -187,7 +187,7 @@ func ownClientCommands() []*command {
 			name: "getname", arity: 2, flags: flagNoScript | flagLoading | flagStale, since: "2.6.9",
 			summary:    "The name of the connection",
 			categories: "connection",
-			parse:      parseClientGetname,
+			parse:      parseClientGetname, queued: true,
 		},
 		{
 			name: "setname", arity: 3, flags: flagNoScript | flagLoading | flagStale, since: "2.6.9",

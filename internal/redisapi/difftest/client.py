@@ -11,25 +11,34 @@ def check(got, want):
         raise AssertionError(f"got {got!r}, want {want!r}")
 
 
-def refuses_transactions(r):
-    """A pipeline is a transaction by default: it fails, and nothing of it is applied."""
-    for _ in range(2):
-        try:
-            pipe = r.pipeline()
-            pipe.incr("tx")
-            pipe.incr("tx")
-            pipe.execute()
-        except redis.ResponseError as e:
-            check("transactions are not supported" in str(e), True)
-        else:
-            raise AssertionError("a transaction succeeded")
+def transactions(r):
+    """A pipeline is a transaction by default: all of it, or nothing."""
+    pipe = r.pipeline()
+    for i in range(300):
+        pipe.incr("{tx}n")
+    pipe.set("{tx}s", "text").get("{tx}s")
+    check(pipe.execute(), list(range(1, 301)) + [True, b"text"])
+
+    def changed(pipe):
+        n = int(pipe.get("{tx}n"))
+        if n < 302:
+            r.incr("{tx}n")  # somebody else: begin again
+        pipe.multi()
+        pipe.set("{tx}n", n * 2)
+
+    check(r.transaction(changed, "{tx}n"), [True])
+    check(r.get("{tx}n"), b"604")
     try:
-        r.transaction(lambda pipe: pipe.incr("tx"), "tx")
+        pipe = r.pipeline()
+        for i in range(20):
+            pipe.incr(f"far{i}")
+        pipe.execute()
     except redis.ResponseError as e:
-        check("transactions are not supported" in str(e), True)
+        check("CROSSSLOT" in str(e) or "don't hash to the same slot" in str(e), True)
     else:
-        raise AssertionError("WATCH succeeded")
-    check(r.get("tx"), None)
+        raise AssertionError("a transaction on several shards succeeded")
+    check(r.exists(*[f"far{i}" for i in range(20)]), 0)
+    check(r.delete("{tx}n", "{tx}s"), 2)
 
 
 def run(**options):
@@ -59,7 +68,7 @@ def run(**options):
     for _ in range(500):
         pipe.incr("piped")
     check(pipe.execute(), list(range(1, 501)))
-    refuses_transactions(r)
+    transactions(r)
     r.mset({f"scan:{i}": i for i in range(100)})
     check(len(set(r.scan_iter(match="scan:*", count=7))), 100)
     check(sorted(r.keys("scan:1?")), [b"scan:%d" % i for i in range(10, 20)])

@@ -103,28 +103,66 @@ func runGoRedis(t *testing.T, addr string) {
 	}
 }
 
-// goRedisTransaction: it fails, each command of it is told why, and nothing of
-// it is applied.
+// goRedisTransaction: all of it or nothing, also where others change what it
+// watches, and keys of several shards are refused.
 func goRedisTransaction(ctx context.Context, t *testing.T, r *goredis.Client) {
+	check := checker{t}
 	cmds, err := r.TxPipelined(ctx, func(p goredis.Pipeliner) error {
-		p.Incr(ctx, "tx")
-		p.Incr(ctx, "tx")
+		p.Incr(ctx, "{tx}n")
+		p.Set(ctx, "{tx}s", "text", time.Minute)
+		p.Incr(ctx, "{tx}n")
 		return nil
 	})
-	if err == nil || len(cmds) != 2 {
-		t.Errorf("a transaction: %v, %v", cmds, err)
+	check.equal("TxPipelined", len(cmds), 3, err)
+	n, err := cmds[2].(*goredis.IntCmd).Result()
+	check.equal("INCR in a transaction", n, 2, err)
+	const adders, adds = 4, 20
+	failed := make(chan error, adders)
+	for range adders {
+		go func() {
+			var why error
+			for done := 0; done < adds && why == nil; {
+				err := r.Watch(ctx, func(tx *goredis.Tx) error {
+					n, err := tx.Get(ctx, "{tx}n").Int()
+					if err != nil {
+						return err
+					}
+					_, err = tx.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+						p.Set(ctx, "{tx}n", n+1, 0)
+						return nil
+					})
+					return err
+				}, "{tx}n")
+				switch {
+				case err == nil:
+					done++
+				case !errors.Is(err, goredis.TxFailedErr):
+					why = err
+				}
+			}
+			failed <- why
+		}()
 	}
-	for _, cmd := range cmds {
-		if err := cmd.Err(); err == nil || !strings.Contains(err.Error(), "transactions are not supported") {
-			t.Errorf("%s in a transaction: %v", cmd.Name(), err)
+	for range adders {
+		if err := <-failed; err != nil {
+			t.Error(err)
 		}
 	}
-	if err := r.Watch(ctx, func(*goredis.Tx) error { return nil }, "tx"); err == nil {
-		t.Error("WATCH succeeded")
+	got, err := r.Get(ctx, "{tx}n").Int()
+	check.equal("the sum of all that was watched", got, 2+adders*adds, err)
+	_, err = r.TxPipelined(ctx, func(p goredis.Pipeliner) error {
+		for i := range 20 {
+			p.Incr(ctx, fmt.Sprint("far", i))
+		}
+		return nil
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "CROSSSLOT") {
+		t.Errorf("keys of several shards: %v", err)
 	}
-	if got, err := r.Get(ctx, "tx").Result(); !errors.Is(err, goredis.Nil) {
-		t.Errorf("after the transaction that failed: %q, %v, want none", got, err)
+	if got, err := r.Exists(ctx, "far0", "far1", "far2", "far3").Result(); got != 0 || err != nil {
+		t.Errorf("after the transaction that was refused: %d, %v", got, err)
 	}
+	check.equal("DEL", int(r.Del(ctx, "{tx}n", "{tx}s").Val()), 2, nil)
 }
 
 func runRueidis(t *testing.T, addr string) {
@@ -191,20 +229,29 @@ func runRueidis(t *testing.T, addr string) {
 // rueidisTransaction is goRedisTransaction for rueidis.
 func rueidisTransaction(ctx context.Context, t *testing.T, r rueidis.Client) {
 	err := r.Dedicated(func(d rueidis.DedicatedClient) error {
-		results := d.DoMulti(ctx, d.B().Multi().Build(), d.B().Incr().Key("tx").Build(), d.B().Exec().Build())
-		if err := results[1].Error(); err == nil || !strings.Contains(err.Error(), "transactions are not supported") {
-			t.Errorf("INCR in a transaction: %v", err)
-		}
-		if err := results[2].Error(); err == nil || !strings.HasPrefix(err.Error(), "EXECABORT") {
-			t.Errorf("EXEC: %v", err)
+		for want := range 2 { // the second time what it watches changes
+			results := d.DoMulti(ctx, d.B().Watch().Key("{tx}n").Build())
+			if err := results[0].Error(); err != nil {
+				return err
+			}
+			if want == 1 {
+				if err := r.Do(ctx, r.B().Incr().Key("{tx}n").Build()).Error(); err != nil {
+					return err
+				}
+			}
+			results = d.DoMulti(ctx, d.B().Multi().Build(), d.B().Incr().Key("{tx}n").Build(), d.B().Exec().Build())
+			sums, err := results[2].AsIntSlice()
+			if want == 0 && (err != nil || len(sums) != 1 || sums[0] != 1) || want == 1 && !rueidis.IsRedisNil(err) {
+				t.Errorf("EXEC %d: %v, %v", want, sums, err)
+			}
 		}
 		return nil
 	})
 	if err != nil {
 		t.Error(err)
 	}
-	if err := r.Do(ctx, r.B().Get().Key("tx").Build()).Error(); !rueidis.IsRedisNil(err) {
-		t.Errorf("after the transaction that failed: %v, want nil", err)
+	if n, err := r.Do(ctx, r.B().Get().Key("{tx}n").Build()).AsInt64(); n != 2 || err != nil {
+		t.Errorf("after the transactions: %d, %v", n, err)
 	}
 }
 

@@ -48,6 +48,7 @@ func Run(t *testing.T, dial func() net.Conn) {
 	t.Run("Commands", func(t *testing.T) { runCommands(t, dial, redis) })
 	t.Run("Raw", func(t *testing.T) { runRaw(t, dial, redis) })
 	t.Run("Random", func(t *testing.T) { runRandom(t, dial, redis) })
+	t.Run("Transactions", func(t *testing.T) { runTransactions(t, dial, redis) })
 	t.Run("Scan", func(t *testing.T) { runScan(t, dial, redis) })
 	t.Run("Sparse", func(t *testing.T) { runSparse(t, dial, redis) })
 }

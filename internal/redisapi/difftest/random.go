@@ -59,11 +59,15 @@ func runSeed(t *testing.T, dial, redis func() net.Conn, seed uint64) {
 type generator struct {
 	rng *rand.Rand
 	now time.Time
+	one bool // shard: all keys have one {tag}
 }
 
 func pick[T any](g *generator, from ...T) T { return from[g.rng.IntN(len(from))] }
 
 func (g *generator) key() string {
+	if g.one {
+		return pick(g, "{t}a", "{t}b", "{t}c", "{t}\x00\r\n")
+	}
 	return pick(g, "a", "b", "c", "{t}d", "{t}e", "f:1", "f:2", "g\x00\r\n")
 }
 

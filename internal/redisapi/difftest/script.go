@@ -61,7 +61,7 @@ var exceptions = []exception{
 	{"cursor-syntax", "Redis reads cursors with strtoul, signs included"},
 	{"no-caching", "client-side caching is refused, except for what promises nothing"},
 	{"subset", "Felix has fewer commands, subcommands, settings and fields"},
-	{"transactions", "Redis queues commands after MULTI, Felix refuses them"},
+	{"unqueued", "Redis queues any command after MULTI, Felix those on keys and a few others"},
 	{"many-keys", "Redis takes any number of keys, Felix 10,000 a command"},
 	{"identity", "ids, addresses, times and versions of the server"},
 }

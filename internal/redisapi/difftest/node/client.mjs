@@ -23,9 +23,14 @@ async function withIoredis() {
   for (let i = 0; i < 500; i++) p.incr("piped");
   const results = await p.exec();
   assert.deepEqual(results.map((x) => x[1]), Array.from({ length: 500 }, (_, i) => i + 1));
-  // A transaction fails, and nothing of it is applied.
-  await assert.rejects(r.multi().incr("tx").incr("tx").exec(), /EXECABORT/);
-  assert.equal(await r.get("tx"), null);
+  assert.deepEqual(await r.multi().incr("{tx}n").set("{tx}s", "t").incr("{tx}n").exec(), [[null, 1], [null, "OK"], [null, 2]]);
+  await r.watch("{tx}n");
+  await r.incr("{tx}n");
+  assert.equal(await r.multi().incr("{tx}n").exec(), null);
+  const far = r.multi();
+  for (let i = 0; i < 20; i++) far.incr(`far${i}`);
+  await assert.rejects(far.exec(), /CROSSSLOT/);
+  assert.equal(await r.exists("far0", "far1", "far2", "far3"), 0);
   const m = new Map();
   for (let i = 0; i < 100; i++) m.set(`scan:${i}`, String(i));
   await r.mset(m);
@@ -56,8 +61,14 @@ async function withNodeRedis() {
   assert.deepEqual(piped, Array.from({ length: 500 }, (_, i) => i + 1));
   const plain = await r.multi().incr("plain").incr("plain").execAsPipeline();
   assert.deepEqual(plain, [1, 2]);
-  await assert.rejects(r.multi().incr("tx").incr("tx").exec(), /transactions are not supported|EXECABORT/);
-  assert.equal(await r.get("tx"), null);
+  assert.deepEqual(await r.multi().incr("{tx}n").set("{tx}s", "t").incr("{tx}n").exec(), [1, "OK", 2]);
+  await r.watch("{tx}n");
+  await r.incr("{tx}n");
+  await assert.rejects(r.multi().incr("{tx}n").exec(), /watched keys has been changed/);
+  const far = r.multi();
+  for (let i = 0; i < 20; i++) far.incr(`far${i}`);
+  await assert.rejects(far.exec(), /CROSSSLOT/);
+  assert.equal(await r.exists(["far0", "far1", "far2", "far3"]), 0);
   for (let i = 0; i < 100; i++) await r.set(`scan:${i}`, String(i));
   const seen = new Set();
   for await (const keys of r.scanIterator({ MATCH: "scan:*", COUNT: 7 }))
