@@ -126,6 +126,7 @@ type ReplicaInfo struct {
 	Lag      uint64        // how many committed entries it lacks
 	Active   bool          // whether it was heard of lately
 	Snapshot *SnapshotInfo // the snapshot on its way to it, or nil
+	Differs  bool          // whether it is known to differ from the owner's, which must not be
 }
 
 // SnapshotInfo is how far a snapshot is.

@@ -171,7 +171,7 @@ func shardOf(m *felixv1.Shard) felix.ShardInfo {
 	}
 	for i, r := range m.GetReplicas() {
 		s.Replicas[i] = felix.ReplicaInfo{Node: r.GetNode(), RaftID: r.GetRaftId(), Want: felix.ReplicaRole(r.GetWant()),
-			Have: felix.ReplicaRole(r.GetHave()), Match: r.GetMatch(), Lag: r.GetLag(), Active: r.GetActive()}
+			Have: felix.ReplicaRole(r.GetHave()), Match: r.GetMatch(), Lag: r.GetLag(), Active: r.GetActive(), Differs: r.GetDiffers()}
 		if r.SnapshotSentBytes != nil {
 			s.Replicas[i].Snapshot = &felix.SnapshotInfo{SentBytes: r.GetSnapshotSentBytes(), EstimateBytes: r.GetSnapshotEstimateBytes()}
 		}

@@ -54,6 +54,8 @@ type Options struct {
 	MaxDirtyBytes   int64         // bound on records that are not in the state store yet; at it, writes wait
 	MaxLogBytes     int64         // bound on the logs of all shards, which a restart replays; at it, writes wait
 	SweepEvery      time.Duration // how often expired records are looked for
+	CompareEvery    time.Duration // how often replicas that have moved are compared with others
+	HashStatesEvery time.Duration // how often the states of a shard's replicas are compared
 	metaTimeout     time.Duration // these four only tests set
 	coverAfter      time.Duration
 	byHand          bool                  // once it is open, the broker does nothing that its metadata wants
@@ -115,6 +117,8 @@ func (o *Options) setDefaults() {
 	set(&o.MaxDirtyBytes, max(o.RecordBytes, minDirtyBytes))
 	set(&o.MaxLogBytes, 1<<30)
 	set(&o.SweepEvery, time.Second)
+	set(&o.CompareEvery, 5*time.Second)
+	set(&o.HashStatesEvery, 4*time.Hour)
 	set(&o.metaTimeout, metaTimeout)
 	set(&o.coverAfter, coverAfter)
 	set(&o.Cluster.ReplaceAfter, 5*time.Minute)
@@ -191,12 +195,13 @@ type Broker struct {
 	nextGiveBack time.Duration          // the reconciler's
 
 	stop       context.CancelFunc
-	background sync.WaitGroup // checkpointer, sweeper, router, resolver, watch, reconciler
+	background sync.WaitGroup // checkpointer, sweeper, equality, router, resolver, watch, reconciler
 	readers    sync.WaitGroup // of the state store, started by workers
 	loaders    chan struct{}  // holds a token for each of them that loads records
 	sending    chan struct{}  // the same, for snapshots
 	pagers     chan struct{}  // the same, for pages of scans
 	checkpoint *checkpointer
+	equality   *equality
 	confs      confs     // the reconciler's
 	driver     driver    // the same
 	failed     sync.Once // told Options.Fatal
@@ -233,6 +238,7 @@ type replica struct {
 	part      atomic.Uint32 // a replicaPart
 	strays    atomic.Bool   // see shard.Shard
 	operation atomic.Uint64 // Stats.Operations, for metrics
+	applied   atomic.Uint64 // index of the last entry
 	transfers transfers
 }
 
@@ -309,7 +315,7 @@ func (b *Broker) join(ctx context.Context) error {
 // build makes the parts of the broker that its goroutines share.
 func (b *Broker) build() {
 	b.committer = newCommitter(b)
-	b.checkpoint = newCheckpointer(b)
+	b.checkpoint, b.equality = newCheckpointer(b), newEquality(b)
 	b.loaders, b.pagers = make(chan struct{}, maxLoaders), make(chan struct{}, maxPageReaders)
 	b.sending = make(chan struct{}, felix.MaxSnapshotStreams)
 	for range b.opts.Workers {
@@ -334,6 +340,7 @@ func (b *Broker) run() {
 	b.background.Go(func() { b.watch(ctx) })
 	b.background.Go(func() { b.checkpoint.run(ctx) })
 	b.background.Go(func() { b.sweep(ctx) })
+	b.background.Go(func() { b.equality.run(ctx) })
 }
 
 // closeGrace is how long Close waits, after its time is up, for what it has cut

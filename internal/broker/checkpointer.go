@@ -51,6 +51,10 @@ type captureJob struct {
 	whole    bool
 	aborted  bool        // the shard was cleared before captured was closed
 	dropped  atomic.Bool // it was abandoned
+	// hashes is where the hash of what is written goes, if that is at an agreed
+	// entry: then the worker has begun it, and gathered says that a round has it.
+	hashes   *shardHashes
+	gathered bool
 }
 
 // abandon ends the job of a shard that is being closed, or whose state a snapshot
@@ -144,6 +148,10 @@ func (c *checkpointer) round(ctx context.Context, due func(*replica, time.Durati
 	for _, w := range c.b.workers {
 		w.callWait(func() {
 			for _, r := range w.replicas {
+				if w.takeCapture(r); r.capture != nil && r.capture.hashes != nil && !r.capture.gathered {
+					r.capture.gathered = true
+					jobs = append(jobs, r.capture)
+				}
 				if r.capture != nil || r.installing() || !due(r, now) {
 					continue
 				}
@@ -219,7 +227,10 @@ func (c *checkpointer) write(jobs []*captureJob) (written []*captureJob, err err
 		parts = append(parts, part)
 		written = append(written, job)
 	}
-	return written, c.b.db.WriteCheckpoint(parts...)
+	if err := c.b.db.WriteCheckpoint(parts...); err != nil {
+		return written, err
+	}
+	return written, c.b.hashWritten(jobs, written)
 }
 
 // checkpointStep does a slice of the replica's checkpoint, if there is one to

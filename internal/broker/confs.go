@@ -77,26 +77,20 @@ func (b *Broker) stepConfs(ctx context.Context, v *view) {
 // in the order of their ids.
 func (b *Broker) ownedShards(v *view) []owned {
 	placements := v.placements()
-	byWorker := map[*worker][]*replica{}
+	var replicas []*replica
 	b.mu.RLock()
 	for id, r := range b.replicas {
 		if r.owns.Load() && placements[id] != nil {
-			byWorker[r.worker] = append(byWorker[r.worker], r)
+			replicas = append(replicas, r)
 		}
 	}
 	b.mu.RUnlock()
 	var all []owned
-	for w, replicas := range byWorker {
-		for some := range slices.Chunk(replicas, lookAtOnce) {
-			w.callWait(func() {
-				for _, r := range some {
-					if status := r.shard.Status(); status.Owns && !r.closed {
-						all = append(all, owned{replica: r, status: status, wish: placements[r.id]})
-					}
-				}
-			})
+	b.onWorkers(replicas, func(r *replica) {
+		if status := r.shard.Status(); status.Owns {
+			all = append(all, owned{replica: r, status: status, wish: placements[r.id]})
 		}
-	}
+	})
 	slices.SortFunc(all, func(x, y owned) int { return cmp.Compare(x.replica.id, y.replica.id) })
 	return all
 }

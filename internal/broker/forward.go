@@ -28,6 +28,8 @@ type network interface {
 	SendSnapshot(ctx context.Context, node uint64, h peer.SnapshotHeader, next func(buf []byte) (chunk []byte, err error)) error
 	// AwaitMeta waits until a node has acted on the metadata up to index.
 	AwaitMeta(ctx context.Context, node, index uint64) error
+	// Compare asks a node by what its replicas of the same shards are compared.
+	Compare(ctx context.Context, node uint64, replicas []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error)
 }
 
 // noPeers is the network of a broker that is alone.
@@ -51,6 +53,10 @@ func (noPeers) SendSnapshot(_ context.Context, node uint64, _ peer.SnapshotHeade
 }
 
 func (noPeers) AwaitMeta(context.Context, uint64, uint64) error { return errUnreached }
+
+func (noPeers) Compare(context.Context, uint64, []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error) {
+	return nil, errUnreached
+}
 
 var (
 	errUnheard = &felix.Error{Code: felix.OutcomeUnknown,

@@ -27,6 +27,7 @@ type group struct {
 	mems    map[uint64]*vfs.MemFS
 	disks   map[uint64]*diskFS
 	added   int64 // to each of the keys
+	tune    func(*Options)
 
 	mu     sync.Mutex
 	onStep func(node uint64, step string)
@@ -37,8 +38,11 @@ const groupKeys = 40
 
 // newGroup makes four brokers, of which three have a replica. Nothing is
 // checkpointed but where somebody asks for it.
-func newGroup(t *testing.T) *group {
-	g := &group{t: t, mems: map[uint64]*vfs.MemFS{}, disks: map[uint64]*diskFS{}}
+func newGroup(t *testing.T) *group { return newGroupWith(t, func(*Options) {}) }
+
+// newGroupWith is newGroup with other options.
+func newGroupWith(t *testing.T, change func(*Options)) *group {
+	g := &group{t: t, tune: change, mems: map[uint64]*vfs.MemFS{}, disks: map[uint64]*diskFS{}}
 	g.pipes, g.brokers, g.caches = openByHand(t, 4, func(o *Options) {
 		g.mems[o.NodeID] = vfs.NewCrashableMem()
 		node := o.NodeID
@@ -52,7 +56,8 @@ func newGroup(t *testing.T) *group {
 
 func (g *group) options(o *Options) {
 	node := o.NodeID
-	o.CheckpointEvery = time.Hour
+	o.CheckpointEvery, o.CompareEvery = time.Hour, 20*time.Millisecond
+	g.tune(o)
 	o.Cluster.OnStep = func(step string) {
 		g.mu.Lock()
 		f := g.onStep

@@ -60,6 +60,8 @@ type identity struct {
 	// Seeds are peer addresses of brokers that a broker which has joined can ask
 	// until it can read the metadata.
 	Seeds []string `json:"seeds,omitempty"`
+	// Distrusted is why what the directory holds cannot be trusted, or empty.
+	Distrusted string `json:"distrusted,omitempty"`
 
 	// more are fields that a newer build has written. They are kept.
 	more map[string]json.RawMessage
@@ -343,6 +345,9 @@ func (d *dataDir) isNode(id uint64) error {
 func (d *dataDir) begin(node uint64) error {
 	if err := d.isNode(node); err != nil || d.id().Format < dataFormat {
 		return err
+	}
+	if why := d.id().Distrusted; why != "" {
+		return fmt.Errorf("data directory %s: %s", d.dir, why)
 	}
 	return d.change(func(id *identity) error { id.Starts++; return nil })
 }

@@ -231,6 +231,7 @@ func (w *worker) installed(r *replica, s *incoming) {
 	}
 	r.incoming = nil
 	r.flushed, r.savedAt = s.applied, w.b.mono()
+	w.b.equality.states.forget(r.id)
 	if err := r.shard.Installed(s.applied); err != nil {
 		w.b.opts.Fatal(err)
 		return

@@ -341,3 +341,8 @@ func (l *links) Status(ctx context.Context) (*peerv1.StatusResponse, error) {
 
 // AwaitMeta implements peer.Handler.
 func (l *links) AwaitMeta(ctx context.Context, index uint64) error { return l.b.awaitMeta(ctx, index) }
+
+// Compare implements peer.Handler.
+func (l *links) Compare(ctx context.Context, replicas []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error) {
+	return l.b.compare(ctx, replicas)
+}

@@ -29,7 +29,9 @@ type pipes struct {
 	// snapshots counts those that were begun; onChunk, if it is set, is called
 	// before each of their chunks.
 	snapshots int
+	compared  atomic.Int64 // questions of replicas' hashes
 	onChunk   func(from, to uint64) error
+	alter     func(to uint64, m peer.Message) // changes what is on its way
 }
 
 // pipe is a node's end of them.
@@ -60,8 +62,14 @@ func (p pipe) SendRaft(node uint64, ms []peer.Message) {
 		return
 	}
 	var copies []peer.Message
+	p.mu.Lock()
+	alter := p.alter
+	p.mu.Unlock()
 	for _, m := range ms {
 		copies = append(copies, peer.Message{Shard: m.Shard, M: proto.Clone(m.M).(*raftpb.Message)})
+		if alter != nil {
+			alter(node, copies[len(copies)-1])
+		}
 	}
 	b.takeMessages(p.node, copies)
 }
@@ -138,6 +146,18 @@ func (p pipe) AwaitMeta(ctx context.Context, node, index uint64) error {
 		return errUnreached
 	}
 	return b.awaitMeta(ctx, index)
+}
+
+// Compare asks a broker. What it is asked, and answers, is copied.
+func (p pipe) Compare(ctx context.Context, node uint64, replicas []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error) {
+	b := p.to(node)
+	if b == nil {
+		return nil, errUnreached
+	}
+	p.compared.Add(1)
+	question := proto.Clone(&peerv1.CompareRequest{Replicas: replicas}).(*peerv1.CompareRequest)
+	answers, err := b.compare(ctx, question.Replicas)
+	return proto.Clone(&peerv1.CompareResponse{Replicas: answers}).(*peerv1.CompareResponse).Replicas, err
 }
 
 // wire is a call on its way; the answer is lost if the link is cut meanwhile.

@@ -79,6 +79,7 @@ func roleIn(o *peerv1.ShardStatus, raftID uint64) felix.ReplicaRole {
 
 // followed adds how far a replica is, as the shard's owner sees it.
 func followed(r *felix.ReplicaInfo, o *peerv1.ShardStatus) {
+	r.Differs = slices.Contains(o.GetDiffering(), r.RaftID)
 	for _, p := range o.GetProgress() {
 		if p.GetRaftId() != r.RaftID {
 			continue

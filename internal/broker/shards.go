@@ -169,6 +169,7 @@ func (b *Broker) release(rt *route, err *felix.Error) {
 	b.mu.Lock()
 	delete(b.replicas, r.id)
 	b.mu.Unlock()
+	b.equality.states.forget(r.id)
 }
 
 func (b *Broker) workerOf(id uint64) *worker { return b.workers[id%uint64(len(b.workers))] }

@@ -27,7 +27,10 @@ type Stats struct {
 	// Lagging are the other brokers' replicas of shards that this one owns which lack
 	// more than 1000 entries, get a snapshot, or are not reached; a round of the
 	// reconciler ago.
-	Lagging int64
+	Lagging      int64
+	Compared     uint64 // answers of other brokers about replicas, since the start
+	StatesHashed uint64 // since the start
+	Differing    uint64 // logs and states of shards whose replicas are known to differ now
 }
 
 // Traffic counts what brokers have to do with each other, since the start.
@@ -63,7 +66,8 @@ func (b *Broker) Stats() Stats {
 	s := Stats{InflightBytes: b.inflight.Load(), RecordBytes: b.budget.UsedBytes(),
 		DirtyBytes: b.budget.DirtyBytes(), LogBytes: b.checkpoint.pressure.logBytes.Load(), StateBytes: b.db.DiskBytes(),
 		Log: b.log.Stats(), Checkpoints: b.db.CheckpointStats(),
-		Traffic: b.traffic.read(), Eligible: b.eligible.Load(), ClockOffset: b.clockOffset(), Lagging: b.confs.lagging.Load()}
+		Traffic: b.traffic.read(), Eligible: b.eligible.Load(), ClockOffset: b.clockOffset(), Lagging: b.confs.lagging.Load(),
+		Compared: b.equality.stats.compared.Load(), StatesHashed: b.equality.stats.hashed.Load(), Differing: b.equality.stats.differing.Load()}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	s.Caches, s.Shards = len(b.caches), len(b.replicas)

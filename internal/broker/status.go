@@ -3,6 +3,7 @@ package broker
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,26 +14,17 @@ import (
 
 // clusterStatus is what this broker tells of its replicas.
 func (b *Broker) clusterStatus(ctx context.Context) (*peerv1.StatusResponse, error) {
-	byWorker := map[*worker][]*replica{}
 	b.mu.RLock()
-	for _, r := range b.replicas {
-		byWorker[r.worker] = append(byWorker[r.worker], r)
-	}
+	replicas := slices.Collect(maps.Values(b.replicas))
 	b.mu.RUnlock()
 	status := &peerv1.StatusResponse{ClockEligible: b.eligible.Load(), ClockOffsetMillis: b.clockOffset().Milliseconds()}
-	for w, replicas := range byWorker {
-		for some := range slices.Chunk(replicas, lookAtOnce) {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			w.callWait(func() {
-				for _, r := range some {
-					if !r.closed {
-						status.Shards = append(status.Shards, r.describe(r.shard.Status()))
-					}
-				}
-			})
+	b.onWorkers(replicas, func(r *replica) {
+		if ctx.Err() == nil {
+			status.Shards = append(status.Shards, r.describe(r.shard.Status()))
 		}
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(status.Shards, func(x, y *peerv1.ShardStatus) int { return cmp.Compare(x.GetShard(), y.GetShard()) })
 	return status, nil
@@ -46,7 +38,7 @@ func (r *replica) describe(s shard.Status) *peerv1.ShardStatus {
 	d := &peerv1.ShardStatus{Shard: r.id, RaftId: r.raftID, Term: s.Term, Lead: s.Lead, Owns: s.Owns,
 		Commit: s.Commit, Applied: s.Applied, LastIndex: s.LastIndex, LogBytes: r.log.Size(),
 		Voters: s.Conf.GetVoters(), VotersOutgoing: s.Conf.GetVotersOutgoing(), Learners: s.Conf.GetLearners(),
-		Receiving: r.transfers.receiving()}
+		Receiving: r.transfers.receiving(), Differing: r.route.b.equality.differing(r.id)}
 	for _, p := range s.Progress {
 		node := r.nodeOf(p.RaftID)
 		d.Progress = append(d.Progress, &peerv1.ReplicaProgress{RaftId: p.RaftID, Node: node, Match: p.Match, Active: p.Active,

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -103,6 +104,26 @@ func (b *Broker) onWorker(r *replica, f func(s *shard.Shard)) (ran bool) {
 		}
 	})
 	return ran
+}
+
+// onWorkers runs f for those of the replicas that are not closed, each on its
+// worker, not many at a time.
+func (b *Broker) onWorkers(replicas []*replica, f func(r *replica)) {
+	byWorker := map[*worker][]*replica{}
+	for _, r := range replicas {
+		byWorker[r.worker] = append(byWorker[r.worker], r)
+	}
+	for w, replicas := range byWorker {
+		for some := range slices.Chunk(replicas, lookAtOnce) {
+			w.callWait(func() {
+				for _, r := range some {
+					if !r.closed {
+						f(r)
+					}
+				}
+			})
+		}
+	}
 }
 
 // take queues requests for shards of the worker. It says false, and takes none,
@@ -342,6 +363,7 @@ func (w *worker) advance() {
 			w.b.traffic.ownerships.Add(1)
 		}
 		r.operation.Store(r.shard.Stats().Operations)
+		r.applied.Store(r.shard.Table().Applied().Index)
 		w.openCursors()
 		if r.shard.Unfinished() {
 			w.activate(r)
@@ -374,6 +396,7 @@ func (w *worker) takeChanges(r *replica) {
 		w.b.tellJoint(r.shard)
 		w.b.poke()
 	}
+	w.takeCapture(r)
 	if r.id == metaShard {
 		w.metaApplied(r.shard.Table().Applied().Index)
 	}

@@ -36,13 +36,14 @@ type replicaJSON struct {
 	Active   bool   `json:"active"`
 	Sent     *int64 `json:"snapshotSentBytes,string,omitempty"`
 	Estimate *int64 `json:"snapshotEstimateBytes,string,omitempty"`
+	Differs  bool   `json:"differs"`
 }
 
 func shardToJSON(s *felix.ShardInfo) shardJSON {
 	j := shardJSON{Tenant: s.Tenant, Namespace: s.Namespace, Cache: s.Cache, Meta: s.Meta, Number: s.Number, ID: s.ID,
 		Owner: s.Owner, Preferred: s.Preferred, Term: s.Term, Commit: s.Commit, Replicas: make([]replicaJSON, len(s.Replicas))}
 	for i, r := range s.Replicas {
-		j.Replicas[i] = replicaJSON{Node: r.Node, RaftID: r.RaftID, Want: string(r.Want), Have: string(r.Have), Match: r.Match, Lag: r.Lag, Active: r.Active}
+		j.Replicas[i] = replicaJSON{Node: r.Node, RaftID: r.RaftID, Want: string(r.Want), Have: string(r.Have), Match: r.Match, Lag: r.Lag, Active: r.Active, Differs: r.Differs}
 		if r.Snapshot != nil {
 			j.Replicas[i].Sent, j.Replicas[i].Estimate = &r.Snapshot.SentBytes, &r.Snapshot.EstimateBytes
 		}
@@ -62,7 +63,8 @@ func (a *app) shardList() *cobra.Command {
 		Long: `Lists the shards of a cache, or of all caches of all tenants and the metadata's
 own shard. A replica is shown as its node, and in parentheses what is not as it
 should be: "joining" has no vote yet, "leaving" shall not be there any more,
-"silent" was not heard of lately, "behind N" lacks N log entries, and a snapshot
+"silent" was not heard of lately, "differs" has not the same as the owner, which
+calls for you (docs/operations.md), "behind N" lacks N log entries, and a snapshot
 on its way to it is shown with its bytes.`,
 		Example: "  felixctl shard ls\n  felixctl shard ls limits --json",
 	}, 0, 1, func(cmd *cobra.Command, args []string) error {
@@ -136,6 +138,7 @@ func describeReplica(r *felix.ReplicaInfo, owned bool) string {
 	note(r.Want == felix.ReplicaVoter && r.Have != felix.ReplicaVoter, "joining")
 	note(r.Want == felix.ReplicaLearner, "learner")
 	note(owned && !r.Active, "silent")
+	note(r.Differs, "differs")
 	note(r.Lag > 0, "behind %d", r.Lag)
 	if s := r.Snapshot; s != nil {
 		note(true, "snapshot %d of about %d bytes", s.SentBytes, max(s.SentBytes, s.EstimateBytes))

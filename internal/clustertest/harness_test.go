@@ -294,7 +294,8 @@ func (n *node) options(i *incarnation) broker.Options {
 			}
 			select {} // the process ends
 		},
-		Workers: 2, RequestTimeout: 5 * time.Second, TickInterval: tick(), CheckpointEvery: 100 * time.Millisecond}
+		Workers: 2, RequestTimeout: 5 * time.Second, TickInterval: tick(), CheckpointEvery: 100 * time.Millisecond,
+		CompareEvery: time.Second, HashStatesEvery: 2 * time.Second} // and so nothing that happens makes replicas differ
 	o.Cluster = broker.ClusterOptions{Listener: i.ln, Peers: n.peers, Join: n.join, Version: "test",
 		Dial: func(ctx context.Context, _ uint64, addr string) (net.Conn, error) { return n.c.wire.dial(ctx, i, addr) },
 		OnStep: func(step string) {

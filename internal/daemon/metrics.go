@@ -80,6 +80,9 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(prometheus.NewDesc("felix_clock_offset_seconds",
 		"How far this broker's clock is ahead of the median of the other brokers'.", nil, nil), prometheus.GaugeValue, b.ClockOffset.Seconds())
 	gauge("felix_replicas_lagging", "Replicas on other brokers of shards that this one owns which are behind.", b.Lagging)
+	gauge("felix_replica_mismatches", "Logs and states of shards whose replicas are known to differ.", int64(b.Differing))
+	counter("felix_replica_comparisons_total", "Answers of other brokers about replicas that were compared with this broker's.", b.Compared)
+	counter("felix_state_hashes_total", "States of shards that were read to be compared.", b.StatesHashed)
 	counter("felix_ownerships_total", "Times that this broker became the owner of a shard.", b.Traffic.Ownerships)
 	counter("felix_forwarded_total", "Requests sent to the brokers that own their shards.", b.Traffic.Forwarded)
 	counter("felix_forwarded_returned_total", "Of these, not evaluated there and sent on.", b.Traffic.Returned)

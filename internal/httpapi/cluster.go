@@ -177,7 +177,7 @@ func shardMessage(s *felix.ShardInfo) *felixv1.Shard {
 	}
 	for i, r := range s.Replicas {
 		m.Replicas[i] = &felixv1.Replica{Node: r.Node, RaftId: r.RaftID, Want: string(r.Want), Have: string(r.Have),
-			Match: r.Match, Lag: r.Lag, Active: r.Active}
+			Match: r.Match, Lag: r.Lag, Active: r.Active, Differs: r.Differs}
 		if r.Snapshot != nil {
 			m.Replicas[i].SnapshotSentBytes = &r.Snapshot.SentBytes
 			m.Replicas[i].SnapshotEstimateBytes = &r.Snapshot.EstimateBytes

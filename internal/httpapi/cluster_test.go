@@ -21,7 +21,7 @@ var clusterSession = []struct {
 	want       string
 }{
 	{"NodeList", `{}`, 200, "", `{"nodes":[{"id":"1","state":"active","up":true,"here":true,"storeId":"store-1","version":"v0","features":["lease_free_reads"],"peerAddr":"felix-1:7381","httpAddr":"felix-1:7380","respAddr":"felix-1:7379","clockOffsetMillis":"0","ineligible":"","waiting":"","replicas":0,"owned":0},{"id":"2"`},
-	{"ShardList", `{"cache":"c"}`, 200, "", `{"shards":[{"tenant":"default","namespace":"default","cache":"c","meta":false,"number":0,"id":"2","owner":"1","preferred":"1","term":"1","commit":"0","replicas":[{"node":"1","raftId":"1","want":"voter","have":"voter","match":"0","lag":"0","active":true},{"node":"2","raftId":"2"`},
+	{"ShardList", `{"cache":"c"}`, 200, "", `{"shards":[{"tenant":"default","namespace":"default","cache":"c","meta":false,"number":0,"id":"2","owner":"1","preferred":"1","term":"1","commit":"0","replicas":[{"node":"1","raftId":"1","want":"voter","have":"voter","match":"0","lag":"0","active":true,"differs":false},{"node":"2","raftId":"2"`},
 	{"ShardList", `{}`, 200, "", `{"shards":[{"tenant":"","namespace":"","cache":"","meta":true,"number":0,"id":"1"`},
 	{"ShardList", `{"tenant":"default"}`, 400, "invalid_argument", `cache name is empty`},
 	{"ShardList", `{"cache":"none"}`, 404, "cache_not_found", `none`},
@@ -82,7 +82,7 @@ func (sick) Nodes(context.Context) ([]felix.NodeInfo, error) {
 
 func (sick) Shards(context.Context, *felix.Scope) ([]felix.ShardInfo, error) {
 	return []felix.ShardInfo{{ID: 7, Commit: 1 << 60, Replicas: []felix.ReplicaInfo{{Node: 2, RaftID: 5, Want: felix.ReplicaVoter, Have: felix.ReplicaLearner,
-		Match: 3, Lag: 1<<60 - 3, Snapshot: &felix.SnapshotInfo{SentBytes: 5, EstimateBytes: 1 << 40}}}}}, nil
+		Match: 3, Differs: true, Lag: 1<<60 - 3, Snapshot: &felix.SnapshotInfo{SentBytes: 5, EstimateBytes: 1 << 40}}}}}, nil
 }
 
 // Everything that can be wrong is shown.
@@ -91,7 +91,7 @@ func TestSickCluster(t *testing.T) {
 	for method, want := range map[string]string{
 		"NodeList": `{"nodes":[{"id":"1099511627776","state":"draining","up":false,"here":false,"storeId":"","version":"","features":[],"peerAddr":"","httpAddr":"","respAddr":"","clockOffsetMillis":"-1500","ineligible":"its clock is wrong","waiting":"shard 7","replicas":3,"owned":2}]}`,
 		"ShardList": `{"shards":[{"tenant":"","namespace":"","cache":"","meta":false,"number":0,"id":"7","owner":"0","preferred":"0","term":"0","commit":"1152921504606846976",` +
-			`"replicas":[{"node":"2","raftId":"5","want":"voter","have":"learner","match":"3","lag":"1152921504606846973","active":false,"snapshotSentBytes":"5","snapshotEstimateBytes":"1099511627776"}]}]}`,
+			`"replicas":[{"node":"2","raftId":"5","want":"voter","have":"learner","match":"3","lag":"1152921504606846973","active":false,"snapshotSentBytes":"5","snapshotEstimateBytes":"1099511627776","differs":true}]}]}`,
 	} {
 		if _, body := post(t, url+cluster+method, asJSON, `{}`); body != want {
 			t.Errorf("%s: %s, want %s", method, body, want)

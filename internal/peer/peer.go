@@ -110,6 +110,8 @@ type Handler interface {
 	Status(ctx context.Context) (*peerv1.StatusResponse, error)
 	// AwaitMeta answers when the broker has acted on the metadata up to index.
 	AwaitMeta(ctx context.Context, index uint64) error
+	// Compare answers by what the broker's replicas of the same shards are compared.
+	Compare(ctx context.Context, replicas []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error)
 }
 
 // Options say how a Network works. Only the Handler must be given.

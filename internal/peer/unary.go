@@ -89,6 +89,21 @@ func (n *Network) AwaitMeta(ctx context.Context, node, index uint64) error {
 	return err
 }
 
+// MaxCompared is how many replicas a question of Compare may be about, whatever
+// there is to tell of each.
+const MaxCompared = 256
+
+// Compare asks a peer by what its replicas of the same shards are compared.
+func (n *Network) Compare(ctx context.Context, node uint64, replicas []*peerv1.ReplicaHashes) ([]*peerv1.ReplicaHashes, error) {
+	l := n.link(node)
+	if l == nil {
+		return nil, felix.Errorf(felix.Unavailable, "node %d is no peer", node)
+	}
+	r, err := ask(ctx, n, node, l.target().Addr, &peerv1.CompareRequest{ClusterId: n.o.Handler.Self().ClusterID, Replicas: replicas},
+		peerv1connect.PeerServiceClient.Compare)
+	return r.GetReplicas(), err
+}
+
 func membersOf(peers []Peer) []*peerv1.Member {
 	var all []*peerv1.Member
 	for _, p := range peers {
@@ -180,5 +195,16 @@ func (s *service) AwaitMeta(ctx context.Context, r *connect.Request[peerv1.Await
 			return nil, err
 		}
 		return &peerv1.AwaitMetaResponse{}, s.n.o.Handler.AwaitMeta(ctx, r.Msg.GetIndex())
+	})
+}
+
+// Compare implements the question.
+func (s *service) Compare(ctx context.Context, r *connect.Request[peerv1.CompareRequest]) (*connect.Response[peerv1.CompareResponse], error) {
+	return answer(s, func() (*peerv1.CompareResponse, error) {
+		if err := s.member(r.Msg.GetClusterId()); err != nil {
+			return nil, err
+		}
+		replicas, err := s.n.o.Handler.Compare(ctx, r.Msg.GetReplicas())
+		return &peerv1.CompareResponse{Replicas: replicas}, err
 	})
 }

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +75,16 @@ func TestMembersAsk(t *testing.T) {
 	if err := a.net.AwaitMeta(short, 2, 0); felix.AsError(err).Code != felix.Unavailable {
 		t.Errorf("AwaitMeta of what does not come: %v", err)
 	}
+	most := make([]*peerv1.ReplicaHashes, MaxCompared)
+	for i := range most {
+		point := &peerv1.HashPoint{Index: math.MaxUint64, Hash: math.MaxUint64 - 1}
+		most[i] = &peerv1.ReplicaHashes{Shard: math.MaxUint64 - uint64(i), RaftId: math.MaxUint64, ChainBase: math.MaxUint64,
+			HashStateAt: math.MaxUint64, Chain: slices.Repeat([]*peerv1.HashPoint{point}, 5), States: slices.Repeat([]*peerv1.HashPoint{point}, 3)}
+	}
+	if got, err := a.net.Compare(ctx, 2, most); err != nil || len(got) != len(most) || got[9].GetShard() != most[9].GetShard() ||
+		got[9].GetChain()[4].GetHash() != math.MaxUint64 || got[9].GetStates()[2].GetHash() != math.MaxUint64 {
+		t.Errorf("Compare: %v, %v", got, err)
+	}
 	a.locked(func() { a.id.ClusterID = "other" })
 	var r *Refusal
 	if _, err := a.net.Status(ctx, 2); !errors.As(err, &r) || r.Reason != ReasonCluster {
@@ -80,6 +92,12 @@ func TestMembersAsk(t *testing.T) {
 	}
 	if err := a.net.AwaitMeta(ctx, 2, 5); !errors.As(err, &r) || r.Reason != ReasonCluster {
 		t.Errorf("AwaitMeta from another cluster: %v", err)
+	}
+	if _, err := a.net.Compare(ctx, 2, most); !errors.As(err, &r) || r.Reason != ReasonCluster {
+		t.Errorf("Compare from another cluster: %v", err)
+	}
+	if _, err := a.net.Compare(ctx, 3, most); felix.AsError(err).Code != felix.Unavailable {
+		t.Errorf("Compare with nobody: %v", err)
 	}
 	if _, err := a.net.Status(ctx, 3); felix.AsError(err).Code != felix.Unavailable {
 		t.Errorf("Status of nobody: %v", err)

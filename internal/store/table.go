@@ -150,6 +150,8 @@ type Table struct {
 	dirty      []Ref // entries with the dirty bit of the current parity
 	parity     uint8
 	checkpoint *Capture
+	captureAt  uint64   // see CaptureAt
+	agreed     *Capture // begun there, and not taken yet
 	// clearDisk says that the DB's records are from before a ClearShard, so
 	// the next checkpoint deletes them.
 	clearDisk  bool

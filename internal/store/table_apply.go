@@ -62,9 +62,9 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 			t.freeFlightOf(e)
 		}
 	}
-	t.advance(index, term, 0, payload)
 	t.applied.Ceiling = max(t.applied.Ceiling, r.Header.Ceiling)
 	t.applied.Counts.Add(r.Header.Change)
+	t.advance(index, term, 0, payload)
 	t.tellDirty()
 	return nil
 }
@@ -77,10 +77,13 @@ func (t *Table) SkipTo(index, term uint64, kind byte, data, conf []byte) {
 	t.advance(index, term, kind, data)
 }
 
-// advance notes that an entry is applied.
+// advance notes that all of an entry is applied.
 func (t *Table) advance(index, term uint64, kind byte, data []byte) {
 	t.applied.Index, t.applied.Term = index, term
 	t.link(kind, data)
+	if index == t.captureAt {
+		t.captureNow()
+	}
 }
 
 // applyWrite makes a write; complete is what the table was before the entry.

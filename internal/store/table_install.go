@@ -27,5 +27,6 @@ func (t *Table) forget() {
 		t.checkpoint = nil
 	}
 	t.reset()
+	t.captureAt, t.agreed = 0, nil
 	t.generation++
 }

@@ -3008,8 +3008,10 @@ type Replica struct {
 	SnapshotSentBytes *int64 `protobuf:"varint,8,opt,name=snapshot_sent_bytes,json=snapshotSentBytes,proto3,oneof" json:"snapshot_sent_bytes,omitempty"`
 	// How much it will be, as far as one knows.
 	SnapshotEstimateBytes *int64 `protobuf:"varint,9,opt,name=snapshot_estimate_bytes,json=snapshotEstimateBytes,proto3,oneof" json:"snapshot_estimate_bytes,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Whether it is known to differ from the owner's, which must not be.
+	Differs       bool `protobuf:"varint,10,opt,name=differs,proto3" json:"differs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Replica) Reset() {
@@ -3103,6 +3105,13 @@ func (x *Replica) GetSnapshotEstimateBytes() int64 {
 		return *x.SnapshotEstimateBytes
 	}
 	return 0
+}
+
+func (x *Replica) GetDiffers() bool {
+	if x != nil {
+		return x.Differs
+	}
+	return false
 }
 
 // Feature is something that brokers do only once all can, because the operator
@@ -4441,7 +4450,7 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x04term\x18\t \x01(\x04R\x04term\x12\x16\n" +
 	"\x06commit\x18\n" +
 	" \x01(\x04R\x06commit\x12-\n" +
-	"\breplicas\x18\v \x03(\v2\x11.felix.v1.ReplicaR\breplicas\"\xc4\x02\n" +
+	"\breplicas\x18\v \x03(\v2\x11.felix.v1.ReplicaR\breplicas\"\xde\x02\n" +
 	"\aReplica\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\x04R\x04node\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x12\n" +
@@ -4451,7 +4460,9 @@ const file_felix_v1_felix_proto_rawDesc = "" +
 	"\x03lag\x18\x06 \x01(\x04R\x03lag\x12\x16\n" +
 	"\x06active\x18\a \x01(\bR\x06active\x123\n" +
 	"\x13snapshot_sent_bytes\x18\b \x01(\x03H\x00R\x11snapshotSentBytes\x88\x01\x01\x12;\n" +
-	"\x17snapshot_estimate_bytes\x18\t \x01(\x03H\x01R\x15snapshotEstimateBytes\x88\x01\x01B\x16\n" +
+	"\x17snapshot_estimate_bytes\x18\t \x01(\x03H\x01R\x15snapshotEstimateBytes\x88\x01\x01\x12\x18\n" +
+	"\adiffers\x18\n" +
+	" \x01(\bR\adiffersB\x16\n" +
 	"\x14_snapshot_sent_bytesB\x1a\n" +
 	"\x18_snapshot_estimate_bytes\"\x9f\x01\n" +
 	"\aFeature\x12\x12\n" +

@@ -1681,6 +1681,7 @@ type ShardStatus struct {
 	Learners       []uint64               `protobuf:"varint,12,rep,packed,name=learners,proto3" json:"learners,omitempty"`
 	Progress       []*ReplicaProgress     `protobuf:"bytes,13,rep,name=progress,proto3" json:"progress,omitempty"` // of the leader only
 	Receiving      *SnapshotStatus        `protobuf:"bytes,14,opt,name=receiving,proto3" json:"receiving,omitempty"`
+	Differing      []uint64               `protobuf:"varint,15,rep,packed,name=differing,proto3" json:"differing,omitempty"` // replicas that are known to differ from this one
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1809,6 +1810,13 @@ func (x *ShardStatus) GetProgress() []*ReplicaProgress {
 func (x *ShardStatus) GetReceiving() *SnapshotStatus {
 	if x != nil {
 		return x.Receiving
+	}
+	return nil
+}
+
+func (x *ShardStatus) GetDiffering() []uint64 {
+	if x != nil {
+		return x.Differing
 	}
 	return nil
 }
@@ -2038,6 +2046,245 @@ func (*AwaitMetaResponse) Descriptor() ([]byte, []int) {
 	return file_peerv1_peer_proto_rawDescGZIP(), []int{28}
 }
 
+type CompareRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Replicas      []*ReplicaHashes       `protobuf:"bytes,2,rep,name=replicas,proto3" json:"replicas,omitempty"` // the sender's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareRequest) Reset() {
+	*x = CompareRequest{}
+	mi := &file_peerv1_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareRequest) ProtoMessage() {}
+
+func (x *CompareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peerv1_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareRequest.ProtoReflect.Descriptor instead.
+func (*CompareRequest) Descriptor() ([]byte, []int) {
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *CompareRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *CompareRequest) GetReplicas() []*ReplicaHashes {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+type CompareResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replicas      []*ReplicaHashes       `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"` // of the same shards, where the broker has one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareResponse) Reset() {
+	*x = CompareResponse{}
+	mi := &file_peerv1_peer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareResponse) ProtoMessage() {}
+
+func (x *CompareResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peerv1_peer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareResponse.ProtoReflect.Descriptor instead.
+func (*CompareResponse) Descriptor() ([]byte, []int) {
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *CompareResponse) GetReplicas() []*ReplicaHashes {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+// ReplicaHashes is by what a replica is compared.
+type ReplicaHashes struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Shard     uint64                 `protobuf:"varint,1,opt,name=shard,proto3" json:"shard,omitempty"`
+	RaftId    uint64                 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	ChainBase uint64                 `protobuf:"varint,3,opt,name=chain_base,json=chainBase,proto3" json:"chain_base,omitempty"`
+	// Sums of the chain after some entries. In an answer those at the indexes of the
+	// question that the replica knows.
+	Chain []*HashPoint `protobuf:"bytes,4,rep,name=chain,proto3" json:"chain,omitempty"`
+	// Hashes of the state as of some indexes, those that were made last. What is
+	// hashed never changes: another way to hash needs another field.
+	States []*HashPoint `protobuf:"bytes,5,rep,name=states,proto3" json:"states,omitempty"`
+	// In a question, the index as of which both shall hash their state; in an
+	// answer, that for which this is under way. 0: none.
+	HashStateAt   uint64 `protobuf:"varint,6,opt,name=hash_state_at,json=hashStateAt,proto3" json:"hash_state_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaHashes) Reset() {
+	*x = ReplicaHashes{}
+	mi := &file_peerv1_peer_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaHashes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaHashes) ProtoMessage() {}
+
+func (x *ReplicaHashes) ProtoReflect() protoreflect.Message {
+	mi := &file_peerv1_peer_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaHashes.ProtoReflect.Descriptor instead.
+func (*ReplicaHashes) Descriptor() ([]byte, []int) {
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ReplicaHashes) GetShard() uint64 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+func (x *ReplicaHashes) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *ReplicaHashes) GetChainBase() uint64 {
+	if x != nil {
+		return x.ChainBase
+	}
+	return 0
+}
+
+func (x *ReplicaHashes) GetChain() []*HashPoint {
+	if x != nil {
+		return x.Chain
+	}
+	return nil
+}
+
+func (x *ReplicaHashes) GetStates() []*HashPoint {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ReplicaHashes) GetHashStateAt() uint64 {
+	if x != nil {
+		return x.HashStateAt
+	}
+	return 0
+}
+
+type HashPoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Hash          uint64                 `protobuf:"fixed64,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashPoint) Reset() {
+	*x = HashPoint{}
+	mi := &file_peerv1_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashPoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashPoint) ProtoMessage() {}
+
+func (x *HashPoint) ProtoReflect() protoreflect.Message {
+	mi := &file_peerv1_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashPoint.ProtoReflect.Descriptor instead.
+func (*HashPoint) Descriptor() ([]byte, []int) {
+	return file_peerv1_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *HashPoint) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *HashPoint) GetHash() uint64 {
+	if x != nil {
+		return x.Hash
+	}
+	return 0
+}
+
 var File_peerv1_peer_proto protoreflect.FileDescriptor
 
 const file_peerv1_peer_proto_rawDesc = "" +
@@ -2151,7 +2398,7 @@ const file_peerv1_peer_proto_rawDesc = "" +
 	"\x0eStatusResponse\x122\n" +
 	"\x06shards\x18\x01 \x03(\v2\x1a.felix.peer.v1.ShardStatusR\x06shards\x12.\n" +
 	"\x13clock_offset_millis\x18\x02 \x01(\x03R\x11clockOffsetMillis\x12%\n" +
-	"\x0eclock_eligible\x18\x03 \x01(\bR\rclockEligible\"\xbc\x03\n" +
+	"\x0eclock_eligible\x18\x03 \x01(\bR\rclockEligible\"\xda\x03\n" +
 	"\vShardStatus\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x12\n" +
@@ -2168,7 +2415,8 @@ const file_peerv1_peer_proto_rawDesc = "" +
 	"\x0fvoters_outgoing\x18\v \x03(\x04R\x0evotersOutgoing\x12\x1a\n" +
 	"\blearners\x18\f \x03(\x04R\blearners\x12:\n" +
 	"\bprogress\x18\r \x03(\v2\x1e.felix.peer.v1.ReplicaProgressR\bprogress\x12;\n" +
-	"\treceiving\x18\x0e \x01(\v2\x1d.felix.peer.v1.SnapshotStatusR\treceiving\"\xbb\x01\n" +
+	"\treceiving\x18\x0e \x01(\v2\x1d.felix.peer.v1.SnapshotStatusR\treceiving\x12\x1c\n" +
+	"\tdiffering\x18\x0f \x03(\x04R\tdiffering\"\xbb\x01\n" +
 	"\x0fReplicaProgress\x12\x17\n" +
 	"\araft_id\x18\x01 \x01(\x04R\x06raftId\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x04R\x04node\x12\x14\n" +
@@ -2183,7 +2431,24 @@ const file_peerv1_peer_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"\x13\n" +
-	"\x11AwaitMetaResponse2\x83\x05\n" +
+	"\x11AwaitMetaResponse\"i\n" +
+	"\x0eCompareRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x128\n" +
+	"\breplicas\x18\x02 \x03(\v2\x1c.felix.peer.v1.ReplicaHashesR\breplicas\"K\n" +
+	"\x0fCompareResponse\x128\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1c.felix.peer.v1.ReplicaHashesR\breplicas\"\xe3\x01\n" +
+	"\rReplicaHashes\x12\x14\n" +
+	"\x05shard\x18\x01 \x01(\x04R\x05shard\x12\x17\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12\x1d\n" +
+	"\n" +
+	"chain_base\x18\x03 \x01(\x04R\tchainBase\x12.\n" +
+	"\x05chain\x18\x04 \x03(\v2\x18.felix.peer.v1.HashPointR\x05chain\x120\n" +
+	"\x06states\x18\x05 \x03(\v2\x18.felix.peer.v1.HashPointR\x06states\x12\"\n" +
+	"\rhash_state_at\x18\x06 \x01(\x04R\vhashStateAt\"5\n" +
+	"\tHashPoint\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\x06R\x04hash2\xcd\x05\n" +
 	"\vPeerService\x12>\n" +
 	"\x04Raft\x12\x18.felix.peer.v1.RaftFrame\x1a\x18.felix.peer.v1.RaftFrame(\x010\x01\x12G\n" +
 	"\aForward\x12\x1b.felix.peer.v1.ForwardFrame\x1a\x1b.felix.peer.v1.ForwardFrame(\x010\x01\x12J\n" +
@@ -2193,7 +2458,8 @@ const file_peerv1_peer_proto_rawDesc = "" +
 	"\x04Form\x12\x1a.felix.peer.v1.FormRequest\x1a\x1b.felix.peer.v1.FormResponse\x12?\n" +
 	"\x04Join\x12\x1a.felix.peer.v1.JoinRequest\x1a\x1b.felix.peer.v1.JoinResponse\x12E\n" +
 	"\x06Status\x12\x1c.felix.peer.v1.StatusRequest\x1a\x1d.felix.peer.v1.StatusResponse\x12N\n" +
-	"\tAwaitMeta\x12\x1f.felix.peer.v1.AwaitMetaRequest\x1a .felix.peer.v1.AwaitMetaResponseB7Z5github.com/felix-go/felix/internal/peer/peerv1;peerv1b\x06proto3"
+	"\tAwaitMeta\x12\x1f.felix.peer.v1.AwaitMetaRequest\x1a .felix.peer.v1.AwaitMetaResponse\x12H\n" +
+	"\aCompare\x12\x1d.felix.peer.v1.CompareRequest\x1a\x1e.felix.peer.v1.CompareResponseB7Z5github.com/felix-go/felix/internal/peer/peerv1;peerv1b\x06proto3"
 
 var (
 	file_peerv1_peer_proto_rawDescOnce sync.Once
@@ -2207,7 +2473,7 @@ func file_peerv1_peer_proto_rawDescGZIP() []byte {
 	return file_peerv1_peer_proto_rawDescData
 }
 
-var file_peerv1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_peerv1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_peerv1_peer_proto_goTypes = []any{
 	(*Hello)(nil),             // 0: felix.peer.v1.Hello
 	(*Start)(nil),             // 1: felix.peer.v1.Start
@@ -2238,6 +2504,10 @@ var file_peerv1_peer_proto_goTypes = []any{
 	(*SnapshotStatus)(nil),    // 26: felix.peer.v1.SnapshotStatus
 	(*AwaitMetaRequest)(nil),  // 27: felix.peer.v1.AwaitMetaRequest
 	(*AwaitMetaResponse)(nil), // 28: felix.peer.v1.AwaitMetaResponse
+	(*CompareRequest)(nil),    // 29: felix.peer.v1.CompareRequest
+	(*CompareResponse)(nil),   // 30: felix.peer.v1.CompareResponse
+	(*ReplicaHashes)(nil),     // 31: felix.peer.v1.ReplicaHashes
+	(*HashPoint)(nil),         // 32: felix.peer.v1.HashPoint
 }
 var file_peerv1_peer_proto_depIdxs = []int32{
 	1,  // 0: felix.peer.v1.Hello.recorded:type_name -> felix.peer.v1.Start
@@ -2261,29 +2531,35 @@ var file_peerv1_peer_proto_depIdxs = []int32{
 	25, // 18: felix.peer.v1.ShardStatus.progress:type_name -> felix.peer.v1.ReplicaProgress
 	26, // 19: felix.peer.v1.ShardStatus.receiving:type_name -> felix.peer.v1.SnapshotStatus
 	26, // 20: felix.peer.v1.ReplicaProgress.sending:type_name -> felix.peer.v1.SnapshotStatus
-	2,  // 21: felix.peer.v1.PeerService.Raft:input_type -> felix.peer.v1.RaftFrame
-	5,  // 22: felix.peer.v1.PeerService.Forward:input_type -> felix.peer.v1.ForwardFrame
-	7,  // 23: felix.peer.v1.PeerService.Snapshot:input_type -> felix.peer.v1.SnapshotFrame
-	13, // 24: felix.peer.v1.PeerService.Probe:input_type -> felix.peer.v1.ProbeRequest
-	16, // 25: felix.peer.v1.PeerService.Adopt:input_type -> felix.peer.v1.AdoptRequest
-	18, // 26: felix.peer.v1.PeerService.Form:input_type -> felix.peer.v1.FormRequest
-	20, // 27: felix.peer.v1.PeerService.Join:input_type -> felix.peer.v1.JoinRequest
-	22, // 28: felix.peer.v1.PeerService.Status:input_type -> felix.peer.v1.StatusRequest
-	27, // 29: felix.peer.v1.PeerService.AwaitMeta:input_type -> felix.peer.v1.AwaitMetaRequest
-	2,  // 30: felix.peer.v1.PeerService.Raft:output_type -> felix.peer.v1.RaftFrame
-	5,  // 31: felix.peer.v1.PeerService.Forward:output_type -> felix.peer.v1.ForwardFrame
-	7,  // 32: felix.peer.v1.PeerService.Snapshot:output_type -> felix.peer.v1.SnapshotFrame
-	14, // 33: felix.peer.v1.PeerService.Probe:output_type -> felix.peer.v1.ProbeResponse
-	17, // 34: felix.peer.v1.PeerService.Adopt:output_type -> felix.peer.v1.AdoptResponse
-	19, // 35: felix.peer.v1.PeerService.Form:output_type -> felix.peer.v1.FormResponse
-	21, // 36: felix.peer.v1.PeerService.Join:output_type -> felix.peer.v1.JoinResponse
-	23, // 37: felix.peer.v1.PeerService.Status:output_type -> felix.peer.v1.StatusResponse
-	28, // 38: felix.peer.v1.PeerService.AwaitMeta:output_type -> felix.peer.v1.AwaitMetaResponse
-	30, // [30:39] is the sub-list for method output_type
-	21, // [21:30] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	31, // 21: felix.peer.v1.CompareRequest.replicas:type_name -> felix.peer.v1.ReplicaHashes
+	31, // 22: felix.peer.v1.CompareResponse.replicas:type_name -> felix.peer.v1.ReplicaHashes
+	32, // 23: felix.peer.v1.ReplicaHashes.chain:type_name -> felix.peer.v1.HashPoint
+	32, // 24: felix.peer.v1.ReplicaHashes.states:type_name -> felix.peer.v1.HashPoint
+	2,  // 25: felix.peer.v1.PeerService.Raft:input_type -> felix.peer.v1.RaftFrame
+	5,  // 26: felix.peer.v1.PeerService.Forward:input_type -> felix.peer.v1.ForwardFrame
+	7,  // 27: felix.peer.v1.PeerService.Snapshot:input_type -> felix.peer.v1.SnapshotFrame
+	13, // 28: felix.peer.v1.PeerService.Probe:input_type -> felix.peer.v1.ProbeRequest
+	16, // 29: felix.peer.v1.PeerService.Adopt:input_type -> felix.peer.v1.AdoptRequest
+	18, // 30: felix.peer.v1.PeerService.Form:input_type -> felix.peer.v1.FormRequest
+	20, // 31: felix.peer.v1.PeerService.Join:input_type -> felix.peer.v1.JoinRequest
+	22, // 32: felix.peer.v1.PeerService.Status:input_type -> felix.peer.v1.StatusRequest
+	27, // 33: felix.peer.v1.PeerService.AwaitMeta:input_type -> felix.peer.v1.AwaitMetaRequest
+	29, // 34: felix.peer.v1.PeerService.Compare:input_type -> felix.peer.v1.CompareRequest
+	2,  // 35: felix.peer.v1.PeerService.Raft:output_type -> felix.peer.v1.RaftFrame
+	5,  // 36: felix.peer.v1.PeerService.Forward:output_type -> felix.peer.v1.ForwardFrame
+	7,  // 37: felix.peer.v1.PeerService.Snapshot:output_type -> felix.peer.v1.SnapshotFrame
+	14, // 38: felix.peer.v1.PeerService.Probe:output_type -> felix.peer.v1.ProbeResponse
+	17, // 39: felix.peer.v1.PeerService.Adopt:output_type -> felix.peer.v1.AdoptResponse
+	19, // 40: felix.peer.v1.PeerService.Form:output_type -> felix.peer.v1.FormResponse
+	21, // 41: felix.peer.v1.PeerService.Join:output_type -> felix.peer.v1.JoinResponse
+	23, // 42: felix.peer.v1.PeerService.Status:output_type -> felix.peer.v1.StatusResponse
+	28, // 43: felix.peer.v1.PeerService.AwaitMeta:output_type -> felix.peer.v1.AwaitMetaResponse
+	30, // 44: felix.peer.v1.PeerService.Compare:output_type -> felix.peer.v1.CompareResponse
+	35, // [35:45] is the sub-list for method output_type
+	25, // [25:35] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_peerv1_peer_proto_init() }
@@ -2320,7 +2596,7 @@ func file_peerv1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peerv1_peer_proto_rawDesc), len(file_peerv1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

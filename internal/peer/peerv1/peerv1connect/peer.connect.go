@@ -60,6 +60,8 @@ const (
 	PeerServiceStatusProcedure = "/felix.peer.v1.PeerService/Status"
 	// PeerServiceAwaitMetaProcedure is the fully-qualified name of the PeerService's AwaitMeta RPC.
 	PeerServiceAwaitMetaProcedure = "/felix.peer.v1.PeerService/AwaitMeta"
+	// PeerServiceCompareProcedure is the fully-qualified name of the PeerService's Compare RPC.
+	PeerServiceCompareProcedure = "/felix.peer.v1.PeerService/Compare"
 )
 
 // PeerServiceClient is a client for the felix.peer.v1.PeerService service.
@@ -80,6 +82,9 @@ type PeerServiceClient interface {
 	Status(context.Context, *connect.Request[peerv1.StatusRequest]) (*connect.Response[peerv1.StatusResponse], error)
 	// AwaitMeta answers when the broker has acted on the metadata up to an index.
 	AwaitMeta(context.Context, *connect.Request[peerv1.AwaitMetaRequest]) (*connect.Response[peerv1.AwaitMetaResponse], error)
+	// Compare tells by what the replicas of shards are compared. A build that does
+	// not know it does not answer, and its replicas are not compared.
+	Compare(context.Context, *connect.Request[peerv1.CompareRequest]) (*connect.Response[peerv1.CompareResponse], error)
 }
 
 // NewPeerServiceClient constructs a client for the felix.peer.v1.PeerService service. By default,
@@ -147,6 +152,12 @@ func NewPeerServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(peerServiceMethods.ByName("AwaitMeta")),
 			connect.WithClientOptions(opts...),
 		),
+		compare: connect.NewClient[peerv1.CompareRequest, peerv1.CompareResponse](
+			httpClient,
+			baseURL+PeerServiceCompareProcedure,
+			connect.WithSchema(peerServiceMethods.ByName("Compare")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -161,6 +172,7 @@ type peerServiceClient struct {
 	join      *connect.Client[peerv1.JoinRequest, peerv1.JoinResponse]
 	status    *connect.Client[peerv1.StatusRequest, peerv1.StatusResponse]
 	awaitMeta *connect.Client[peerv1.AwaitMetaRequest, peerv1.AwaitMetaResponse]
+	compare   *connect.Client[peerv1.CompareRequest, peerv1.CompareResponse]
 }
 
 // Raft calls felix.peer.v1.PeerService.Raft.
@@ -208,6 +220,11 @@ func (c *peerServiceClient) AwaitMeta(ctx context.Context, req *connect.Request[
 	return c.awaitMeta.CallUnary(ctx, req)
 }
 
+// Compare calls felix.peer.v1.PeerService.Compare.
+func (c *peerServiceClient) Compare(ctx context.Context, req *connect.Request[peerv1.CompareRequest]) (*connect.Response[peerv1.CompareResponse], error) {
+	return c.compare.CallUnary(ctx, req)
+}
+
 // PeerServiceHandler is an implementation of the felix.peer.v1.PeerService service.
 type PeerServiceHandler interface {
 	// Raft carries the Raft messages of all shards, one way; the answers are the
@@ -226,6 +243,9 @@ type PeerServiceHandler interface {
 	Status(context.Context, *connect.Request[peerv1.StatusRequest]) (*connect.Response[peerv1.StatusResponse], error)
 	// AwaitMeta answers when the broker has acted on the metadata up to an index.
 	AwaitMeta(context.Context, *connect.Request[peerv1.AwaitMetaRequest]) (*connect.Response[peerv1.AwaitMetaResponse], error)
+	// Compare tells by what the replicas of shards are compared. A build that does
+	// not know it does not answer, and its replicas are not compared.
+	Compare(context.Context, *connect.Request[peerv1.CompareRequest]) (*connect.Response[peerv1.CompareResponse], error)
 }
 
 // NewPeerServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -289,6 +309,12 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(peerServiceMethods.ByName("AwaitMeta")),
 		connect.WithHandlerOptions(opts...),
 	)
+	peerServiceCompareHandler := connect.NewUnaryHandler(
+		PeerServiceCompareProcedure,
+		svc.Compare,
+		connect.WithSchema(peerServiceMethods.ByName("Compare")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/felix.peer.v1.PeerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case PeerServiceRaftProcedure:
@@ -309,6 +335,8 @@ func NewPeerServiceHandler(svc PeerServiceHandler, opts ...connect.HandlerOption
 			peerServiceStatusHandler.ServeHTTP(w, r)
 		case PeerServiceAwaitMetaProcedure:
 			peerServiceAwaitMetaHandler.ServeHTTP(w, r)
+		case PeerServiceCompareProcedure:
+			peerServiceCompareHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -352,4 +380,8 @@ func (UnimplementedPeerServiceHandler) Status(context.Context, *connect.Request[
 
 func (UnimplementedPeerServiceHandler) AwaitMeta(context.Context, *connect.Request[peerv1.AwaitMetaRequest]) (*connect.Response[peerv1.AwaitMetaResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.peer.v1.PeerService.AwaitMeta is not implemented"))
+}
+
+func (UnimplementedPeerServiceHandler) Compare(context.Context, *connect.Request[peerv1.CompareRequest]) (*connect.Response[peerv1.CompareResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("felix.peer.v1.PeerService.Compare is not implemented"))
 }
