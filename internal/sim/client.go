@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 )
 
@@ -20,17 +21,28 @@ type client struct {
 
 // call is what a client asks for at once.
 type call struct {
+	kind    shard.RequestKind // Ops, Scan, Count or Clear
+	ops     []felix.Op
+	scan    felix.ScanRequest
 	c       *client
 	g       *group
 	number  uint64
-	ops     []felix.Op
-	replies []felix.Reply
+	got     answer
 	began   int64
+	ended   int64
 	at      time.Duration // when that was
 	decided time.Duration // when the owner answered
 	told    int64         // the newest shard time that anybody was told when it began
 	owned   bool          // somebody had owned the shard when it began
 	over    bool          // the client waits no longer
+}
+
+// answer is what comes back of a call.
+type answer struct {
+	replies []felix.Reply
+	err     *felix.Error // of all of it
+	page    felix.ScanPage
+	counts  record.Counts
 }
 
 const (
@@ -52,15 +64,16 @@ func (c *client) next() {
 		return
 	}
 	g := c.w.shards[c.w.rng.IntN(len(c.w.shards))]
-	c.ask(g, c.w.history.wish(g, c.reads()))
+	k := c.w.history.wish(g, c.reads())
+	c.ask(g, &k)
 }
 
 // reads says whether the client asks for what changes nothing, most often.
 func (c *client) reads() bool { return c.id%2 == 1 }
 
-func (c *client) ask(g *group, ops []felix.Op) {
+func (c *client) ask(g *group, k *call) {
 	w := c.w
-	k := &call{c: c, g: g, number: uint64(w.stamp()), ops: ops, replies: make([]felix.Reply, len(ops)), at: w.now, told: w.history.told[g], owned: g.owner != nil}
+	k.c, k.g, k.number, k.at, k.told, k.owned = c, g, uint64(w.stamp()), w.now, w.history.told[g], g.owner != nil
 	k.began = w.stamp()
 	c.asked = k
 	to := w.nodes[w.rng.IntN(len(w.nodes))]
@@ -70,13 +83,13 @@ func (c *client) ask(g *group, ops []felix.Op) {
 	case n < 7 && g.owner != nil:
 		to = g.owner.node
 	}
-	w.note("client %d asks node %d, call %d, of shard %d", uint64(c.id), to.id, k.number, g.id)
-	for i := range ops {
-		w.tell(&ops[i])
+	w.note("client %d asks node %d, call %d, of shard %d, kind %d", uint64(c.id), to.id, k.number, g.id, uint64(k.kind))
+	for i := range k.ops {
+		w.tell(&k.ops[i])
 	}
 	switch {
 	case !to.up:
-		w.after(w.delay(), func() { k.refuse(&felix.Error{Code: felix.Unavailable, Message: "nobody answers"}) })
+		w.after(w.delay(), func() { k.answered(answer{err: &felix.Error{Code: felix.Unavailable, Message: "nobody answers"}}) })
 	case !w.healed && w.rng.IntN(1000) < w.profile.lost: // it never comes, and nobody says so
 	default:
 		h := &hop{call: k, node: to}
@@ -87,34 +100,33 @@ func (c *client) ask(g *group, ops []felix.Op) {
 		patience = w.between(50*time.Millisecond, 300*time.Millisecond)
 	}
 	w.after(patience, func() {
-		if !k.over {
-			for i := range k.replies {
-				k.replies[i] = felix.Reply{Err: &felix.Error{Code: felix.OutcomeUnknown, Message: "no answer"}}
-			}
-			k.end()
-		}
+		k.answered(answer{err: &felix.Error{Code: felix.OutcomeUnknown, Message: "no answer"}})
 	})
 }
 
-// refuse answers everything with an error.
-func (k *call) refuse(err *felix.Error) {
+// answered takes an answer, if the client still waits for one.
+func (k *call) answered(a answer) {
 	if k.over {
 		return
 	}
-	for i := range k.replies {
-		k.replies[i] = felix.Reply{Err: err}
+	k.got = a
+	if a.err != nil && k.kind == shard.Ops {
+		k.got.replies = make([]felix.Reply, len(k.ops))
+		for i := range k.ops {
+			k.got.replies[i].Err = a.err
+		}
 	}
 	k.end()
 }
 
 // end tells the history what has come of the call, and asks for the next thing.
 func (k *call) end() {
-	k.over = true
 	w := k.c.w
-	for i := range k.ops {
-		w.history.answered(k, i)
-		if err := k.replies[i].Err; err != nil && k.owned && w.profile.gentle {
-			w.fail("call %d is answered %v, though ownership was but handed over", k.number, err)
+	k.over, k.ended = true, w.stamp()
+	w.history.answered(k)
+	for _, r := range append(k.got.replies, felix.Reply{Err: k.got.err}) {
+		if r.Err != nil && k.owned && w.profile.gentle && r.Err != felix.ErrNotInteger && r.Err != felix.ErrOverflow {
+			w.fail("call %d is answered %v, though ownership was but handed over", k.number, r.Err)
 		}
 	}
 	k.c.asked = nil
@@ -143,10 +155,13 @@ func (h *hop) arrive() {
 }
 
 func (h *hop) submit(r *replica) {
-	q := &shard.Request{Batch: &felix.Batch{Ops: h.call.ops, Replies: make([]felix.Reply, len(h.call.ops))}, Tag: h,
-		Deadline: h.node.time().Mono + callTimeout}
-	for i := range h.call.ops {
-		q.Positions = append(q.Positions, int32(i))
+	k := h.call
+	q := &shard.Request{Kind: k.kind, Scan: k.scan, Tag: h, Deadline: h.node.time().Mono + callTimeout}
+	if k.kind == shard.Ops {
+		q.Batch = &felix.Batch{Ops: k.ops, Replies: make([]felix.Reply, len(k.ops))}
+		for i := range k.ops {
+			q.Positions = append(q.Positions, int32(i))
+		}
 	}
 	r.shard.Submit(q)
 	r.advance()
@@ -174,7 +189,7 @@ func (h *hop) elsewhere(raftID uint64) {
 		return
 	}
 	if w.now > h.call.at+callTimeout {
-		h.answer([]felix.Reply{{Err: &felix.Error{Code: felix.Unavailable, Message: "nobody owns the shard"}}})
+		h.answer(answer{err: &felix.Error{Code: felix.Unavailable, Message: "nobody owns the shard"}})
 		return
 	}
 	if raftID == 0 {
@@ -205,12 +220,16 @@ func (h *hop) handOn(to *node) {
 // done is told of the answers.
 func (h *hop) done(q *shard.Request) {
 	h.call.decided = h.node.w.now
-	h.answer(q.Batch.Replies)
+	a := answer{err: q.Err, page: q.Scanned, counts: q.Counts}
+	a.page.NowMillis = q.NowMillis
+	if q.Batch != nil {
+		a.replies = q.Batch.Replies
+	}
+	h.answer(a)
 }
 
-// answer takes the answers back, the way that the call came, unless they are
-// lost. One may stand for all.
-func (h *hop) answer(replies []felix.Reply) {
+// answer takes an answer back, the way that the call came, unless it is lost.
+func (h *hop) answer(a answer) {
 	w := h.node.w
 	if w.rng.IntN(1000) < w.profile.lost && !w.healed {
 		w.count("answers lost")
@@ -219,21 +238,11 @@ func (h *hop) answer(replies []felix.Reply) {
 	w.after(w.delay(), func() {
 		switch {
 		case h.from == nil:
-			h.call.answered(replies)
+			h.call.answered(a)
 		case w.reaches(h.node, h.from.node):
-			h.from.node.when(func() { h.from.answer(replies) })
+			h.from.node.when(func() { h.from.answer(a) })
 		}
 	})
-}
-
-func (k *call) answered(replies []felix.Reply) {
-	if k.over {
-		return
-	}
-	for i := range k.replies {
-		k.replies[i] = replies[min(i, len(replies)-1)]
-	}
-	k.end()
 }
 
 // describe is an operation, for the trace.
@@ -244,8 +253,11 @@ func describe(op *felix.Op) string {
 	case felix.Add, felix.Set:
 		text += " " + cmp.Or(string(op.Value), strconv.FormatInt(op.Int, 10))
 	}
-	if op.Bounds != nil {
-		text += fmt.Sprintf(", within %+v", *op.Bounds)
+	if op.ExpireIf != 0 {
+		text += fmt.Sprintf(", if its expiry is %d", op.ExpireIf)
+	}
+	if op.ReturnOld {
+		text += ", and the old one"
 	}
 	if op.If != felix.Always {
 		text += fmt.Sprintf(", if %d of version %d", op.If, op.Version)

@@ -28,6 +28,8 @@ type group struct {
 	homes       []*node  // by Raft id - 1: where it is, or was
 	owner       *replica // who owned it last, as far as anybody saw
 	former      *replica // who did before
+	clears      int      // how often it is to be cleared yet
+	cleared     bool     // it is, at times, so there are no counters of sums
 	// states are the hashes of the shard's state by applied index, with whose it
 	// was first.
 	states map[uint64]seenState
@@ -42,6 +44,9 @@ type seenState struct {
 func (w *world) newGroup(id uint64, consistency felix.Consistency) *group {
 	g := &group{w: w, id: id, consistency: consistency, states: map[uint64]seenState{},
 		place: placement.Shard{ID: id, NextRaft: 1}}
+	if w.profile.clears && consistency == felix.Quorum {
+		g.clears, g.cleared = 6, true
+	}
 	conf := &raftpb.ConfState{}
 	nodes := slices.Clone(w.nodes)
 	w.rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })

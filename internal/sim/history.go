@@ -6,15 +6,16 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/shard"
 )
 
 const (
-	keysOfAKind = 6
 	// maxAdds is how often a counter of sums is added to: each add is another
 	// power of two, so that a sum tells which adds are in it.
 	maxAdds = 50
@@ -28,16 +29,18 @@ type history struct {
 	w    *world
 	keys map[string]*keyHistory
 	// live are the keys that are in use now, by shard, kind and number.
-	live map[string]*keyHistory
-	told map[*group]int64 // the newest shard time
+	live   map[string]*keyHistory
+	told   map[*group]int64 // the newest shard time
+	clears []clearing
+	times  map[*group][]timing
 }
 
-// keyHistory is what clients were told of one key in one view.
+// keyHistory is what clients were told of one key.
 type keyHistory struct {
 	g        *group
 	key      string
-	sums     bool // only adds of powers of two, and gets
-	view     felix.View
+	sums     bool         // only adds of powers of two, and gets
+	views    []felix.View // in which it is used
 	asked    int
 	unknown  int
 	version  uint64 // some version that was told
@@ -55,17 +58,32 @@ type ack struct {
 	at   time.Duration
 }
 
+// clearing is a Clear of a shard.
+type clearing struct {
+	g     *group
+	known bool
+	op    porcupine.Operation
+}
+
+// timing is a shard time that was told to who asked at a moment.
+type timing struct{ began, now int64 }
+
 func (h *history) begin(w *world) {
-	h.w, h.keys, h.live, h.told = w, map[string]*keyHistory{}, map[string]*keyHistory{}, map[*group]int64{}
+	h.w, h.keys, h.live = w, map[string]*keyHistory{}, map[string]*keyHistory{}
+	h.told, h.times = map[*group]int64{}, map[*group][]timing{}
 }
 
 // key is one of the keys in use.
-func (h *history) key(g *group, sums bool, view felix.View) *keyHistory {
+func (h *history) key(g *group, sums bool) *keyHistory {
 	kind := map[bool]string{true: "sum", false: "reg"}[sums]
-	slot := fmt.Sprintf("%d/%s%d/%d", g.id, kind, h.w.rng.IntN(keysOfAKind), view)
+	slot := fmt.Sprintf("%d/%s%d", g.id, kind, h.w.rng.IntN(h.w.profile.keys))
 	k := h.live[slot]
 	if k == nil || k.unknown >= maxUnknown || k.asked >= maxRegisterOps && !sums || k.asked >= maxAdds {
-		k = &keyHistory{g: g, key: fmt.Sprintf("%s/%d", slot, len(h.keys)), sums: sums, view: view, versions: map[uint64]int64{}}
+		views := [][]felix.View{{felix.ViewCounter}, {felix.ViewValue}, {felix.ViewCounter, felix.ViewValue, felix.ViewRedis, felix.ViewRedis}}[h.w.rng.IntN(3)]
+		if sums {
+			views = []felix.View{felix.ViewCounter}
+		}
+		k = &keyHistory{g: g, key: fmt.Sprintf("%s/%d", slot, len(h.keys)), sums: sums, views: views, versions: map[uint64]int64{}}
 		h.live[slot], h.keys[k.key] = k, k
 	}
 	return k
@@ -73,24 +91,71 @@ func (h *history) key(g *group, sums bool, view felix.View) *keyHistory {
 
 // wish is what a client wants next of a shard. One that reads asks for what
 // changes nothing, most often: only that is answered by who owns nothing any more.
-func (h *history) wish(g *group, reads bool) (ops []felix.Op) {
+func (h *history) wish(g *group, reads bool) call {
 	rng := h.w.rng
+	switch n := rng.IntN(40); {
+	case n < 2:
+		return call{kind: shard.Scan, scan: h.scan(g)}
+	case n == 2:
+		return call{kind: shard.Count}
+	case n == 3 && !reads && g.clears > 0:
+		g.clears--
+		return call{kind: shard.Clear}
+	}
+	sums := func() bool { return !g.cleared && rng.IntN(2) == 0 }
 	if reads {
-		k := h.key(g, rng.IntN(2) == 0, felix.ViewCounter)
-		op := felix.Op{Kind: felix.Get, Key: []byte(k.key), View: k.view}
-		if k.asked++; !k.sums && rng.IntN(2) == 0 {
-			op.Kind, op.Int, op.If = felix.Set, rng.Int64N(1<<40), felix.IfAbsent
-		}
-		return append(ops, op)
+		return call{ops: []felix.Op{h.readOp(h.key(g, sums()))}}
 	}
+	c := call{}
 	for range 1 + rng.IntN(3) {
-		if rng.IntN(2) == 0 {
-			ops = append(ops, h.sumOp(h.key(g, true, felix.ViewCounter)))
+		if sums() {
+			c.ops = append(c.ops, h.sumOp(h.key(g, true)))
 		} else {
-			ops = append(ops, h.registerOp(h.key(g, false, felix.View(rng.IntN(2)))))
+			c.ops = append(c.ops, h.registerOp(h.key(g, false)))
 		}
 	}
-	return ops
+	return c
+}
+
+// scan is a page of the shard's keys.
+func (h *history) scan(g *group) felix.ScanRequest {
+	rng := h.w.rng
+	q := felix.ScanRequest{View: felix.View(rng.IntN(3)), Prefix: fmt.Appendf(nil, "%d/", g.id), Limit: 1 + rng.IntN(20), KeysOnly: rng.IntN(4) == 0}
+	if rng.IntN(2) == 0 {
+		q.Prefix = append(q.Prefix, []string{"sum", "reg", "reg1", "sum2/"}[rng.IntN(4)]...)
+	}
+	if rng.IntN(2) == 0 {
+		q.After = []byte(h.key(g, false).key)
+	}
+	return q
+}
+
+// readOp changes nothing, and asks perhaps as a change that does not come about.
+func (h *history) readOp(k *keyHistory) felix.Op {
+	rng := h.w.rng
+	op := felix.Op{Kind: felix.Get, Key: []byte(k.key), View: h.view(k), NoValue: rng.IntN(6) == 0}
+	if k.asked++; !k.sums && rng.IntN(2) == 0 {
+		op.Kind, op.If = felix.Set, felix.IfAbsent
+		h.fill(&op)
+	}
+	return op
+}
+
+func (h *history) view(k *keyHistory) felix.View { return k.views[h.w.rng.IntN(len(k.views))] }
+
+// fill is what a Set stores.
+func (h *history) fill(op *felix.Op) {
+	n := h.w.rng.Int64N(1 << 40)
+	switch {
+	case op.View == felix.ViewCounter && h.w.one(10):
+		op.Int = math.MaxInt64 - h.w.rng.Int64N(1000)
+	case op.View == felix.ViewCounter:
+		op.Int = n
+	case h.w.one(2):
+		op.Value = strconv.AppendInt(nil, n, 10)
+	default:
+		op.Value = strconv.AppendInt([]byte("v"), n, 10)
+	}
 }
 
 func (h *history) sumOp(k *keyHistory) felix.Op {
@@ -105,23 +170,25 @@ func (h *history) sumOp(k *keyHistory) felix.Op {
 // registerOp is any operation.
 func (h *history) registerOp(k *keyHistory) felix.Op {
 	rng := h.w.rng
-	op := felix.Op{Kind: felix.Get, Key: []byte(k.key), View: k.view}
+	op := felix.Op{Kind: felix.Get, Key: []byte(k.key), View: h.view(k)}
 	k.asked++
-	switch n := rng.IntN(10); {
-	case n < 4:
+	switch n := rng.IntN(12); {
+	case n < 3:
+		op.NoValue = rng.IntN(4) == 0
 		return op
-	case n < 6 && k.view == felix.ViewCounter:
-		op.Kind, op.Int = felix.Add, 1+rng.Int64N(1000)
-		if n := op.Int % 3; n > 0 { // about half of what is set is above
-			op.Bounds = &felix.Bounds{Min: math.MinInt64, Max: 1 << 39, Saturate: n == 1}
-		}
+	case n < 6 && op.View != felix.ViewValue:
+		op.Kind, op.Int = felix.Add, rng.Int64N(2000)-1000
 	case n < 9:
 		op.Kind, op.If = felix.Set, felix.If(rng.IntN(4))
-		if op.Int = rng.Int64N(1 << 40); k.view == felix.ViewValue {
-			op.Value, op.Int = strconv.AppendInt(nil, op.Int, 10), 0
-		}
+		h.fill(&op)
+	case n < 11:
+		op.Kind = felix.Expire
+		h.expireIf(&op)
 	default:
-		op.Kind, op.If = felix.Delete, []felix.If{felix.Always, felix.IfVersion}[rng.IntN(2)]
+		op.Kind, op.If = felix.Delete, []felix.If{felix.Always, felix.IfPresent, felix.IfVersion}[rng.IntN(3)]
+	}
+	if op.Kind != felix.Add {
+		op.ReturnOld = rng.IntN(3) == 0
 	}
 	if op.If == felix.IfVersion {
 		if k.version == 0 {
@@ -129,30 +196,153 @@ func (h *history) registerOp(k *keyHistory) felix.Op {
 		}
 		op.Version = k.version
 	}
-	if op.Kind != felix.Delete {
-		switch rng.IntN(4) {
-		case 0:
-			op.TTL, op.ExpiryMillis = felix.TTLIn, 1+rng.Int64N(1000)
-			if op.Kind == felix.Add && op.Int%2 == 0 {
-				op.TTL = felix.TTLInIfNone
-			}
-		case 1:
-			op.TTL = felix.TTLKeep
-		}
+	if op.Kind == felix.Add || op.Kind == felix.Set {
+		h.ttl(&op, k.g)
 	}
 	return op
 }
 
-// answered takes down what came of an operation.
-func (h *history) answered(k *call, i int) {
-	w, op, reply := h.w, &k.ops[i], k.replies[i]
-	key := h.keys[string(op.Key)]
-	known := reply.Err == nil
-	code := uint64(0)
-	if !known {
-		code = uint64(reply.Err.Code)
+// ttl lets what is written expire, or not.
+func (h *history) ttl(op *felix.Op, g *group) {
+	rng := h.w.rng
+	switch rng.IntN(8) {
+	case 0, 1:
+		op.TTL, op.ExpiryMillis = felix.TTLIn, 1+rng.Int64N(1000)
+	case 2:
+		op.TTL, op.ExpiryMillis = felix.TTLAt, max(h.told[g], wallStart)-100+rng.Int64N(1000)
+	case 3:
+		op.TTL = felix.TTLKeep
+	case 4:
+		op.TTL = felix.TTLClear
 	}
-	w.note("call %d, operation %d: error %d, applied or found %d, %d, version %x", k.number, uint64(i), code, answerBits(&reply), uint64(reply.Int), reply.Version)
+}
+
+// expireIf is when an Expire lets the record expire, and on which condition.
+func (h *history) expireIf(op *felix.Op) {
+	rng := h.w.rng
+	h.ttl(op, h.keys[string(op.Key)].g)
+	if op.TTL != felix.TTLIn && op.TTL != felix.TTLAt {
+		return
+	}
+	if op.TTL == felix.TTLIn && rng.IntN(10) == 0 {
+		op.ExpiryMillis = 0 // at once
+	}
+	op.ExpireIf = []felix.ExpireIf{0, 0, felix.ExpireIfNone, felix.ExpireIfSome, felix.ExpireIfLater, felix.ExpireIfSooner,
+		felix.ExpireIfSome | felix.ExpireIfLater}[rng.IntN(7)]
+}
+
+// answered takes down what came of a call.
+func (h *history) answered(k *call) {
+	switch k.kind {
+	case shard.Scan:
+		h.scanned(k)
+	case shard.Count:
+		h.counted(k)
+	case shard.Clear:
+		h.cleared(k)
+	default:
+		for i := range k.ops {
+			h.answeredOp(k, i)
+		}
+	}
+}
+
+func code(err *felix.Error) uint64 {
+	if err == nil {
+		return 0
+	}
+	return uint64(err.Code)
+}
+
+// scanned takes down for every key in the page's range whether it was shown.
+func (h *history) scanned(k *call) {
+	page := &k.got.page
+	h.w.note("call %d, a scan: error %d, %d items, more %d", k.number, code(k.got.err), uint64(len(page.Items)), uint64(len(page.Next)))
+	if k.got.err != nil || k.g.consistency != felix.Quorum {
+		return
+	}
+	h.w.count("scans")
+	h.learnTime(k, page.NowMillis)
+	shown := map[string]*felix.ScanItem{}
+	for i := range page.Items {
+		item := &page.Items[i]
+		if key := string(item.Key); i > 0 && key <= string(page.Items[i-1].Key) || h.keys[key] == nil || h.keys[key].g != k.g {
+			h.w.fail("a scan of shard %d shows %q, which is not in its order, or was never written there", k.g.id, key)
+		}
+		shown[string(item.Key)] = item
+	}
+	for name, key := range h.keys {
+		if key.g != k.g || !strings.HasPrefix(name, string(k.scan.Prefix)) || name <= string(k.scan.After) || page.More && name > string(page.Next) {
+			continue
+		}
+		in := input{op: felix.Op{Kind: felix.Get, Key: []byte(name), View: k.scan.View}, what: listed, known: true, from: page.NowMillis}
+		out := &felix.Reply{}
+		if item := shown[name]; item != nil {
+			*out = felix.Reply{Found: item.Kind, Int: item.Int, Value: item.Value, ExpiresAtMillis: item.ExpiresAtMillis, Version: item.Version}
+			if item.Kind == felix.ValueRecord && k.scan.KeysOnly {
+				in.what = named
+			}
+			delete(shown, name)
+		}
+		key.ops = append(key.ops, porcupine.Operation{ClientId: k.c.id * 8, Input: in, Call: k.began, Output: out, Return: k.ended})
+	}
+	if len(shown) > 0 {
+		h.w.fail("a scan of shard %d shows what is not in its range: %v", k.g.id, shown)
+	}
+}
+
+// counted checks a count. Counters of sums only become more.
+func (h *history) counted(k *call) {
+	counts := k.got.counts
+	h.w.note("call %d, a count: error %d, %d counters, %d values, %d keys", k.number, code(k.got.err), uint64(counts.Counters), uint64(counts.Values), uint64(counts.Keys))
+	if k.got.err != nil || k.g.consistency != felix.Quorum {
+		return
+	}
+	h.w.count("counts")
+	least, most := int64(0), int64(0)
+	for _, key := range h.keys {
+		if key.g != k.g {
+			continue
+		}
+		most++
+		if key.sums && key.ackedBefore(k.began) {
+			least++
+		}
+	}
+	if counts.Keys > most || counts.Counters < least || counts.Keys > counts.Counters+counts.Values || counts.Keys < max(counts.Counters, counts.Values) {
+		h.w.fail("shard %d counts %+v; there were %d counters, and at most %d keys", k.g.id, counts, least, most)
+	}
+}
+
+func (key *keyHistory) ackedBefore(began int64) bool {
+	return slices.ContainsFunc(key.ops, func(o porcupine.Operation) bool {
+		in := o.Input.(input)
+		return in.known && in.op.Kind == felix.Add && o.Return < began
+	})
+}
+
+func (h *history) cleared(k *call) {
+	h.w.note("call %d, a clear: error %d", k.number, code(k.got.err))
+	o := porcupine.Operation{ClientId: k.c.id * 8, Input: input{op: felix.Op{Kind: felix.Get}, what: cleared, known: k.got.err == nil}, Call: k.began,
+		Output: &felix.Reply{}, Return: k.ended}
+	switch {
+	case k.got.err == nil:
+		h.w.count("clears")
+	case k.got.err.MayBeApplied():
+		o.Return = math.MaxInt64
+	default:
+		return
+	}
+	h.clears = append(h.clears, clearing{k.g, k.got.err == nil, o})
+}
+
+// answeredOp takes down what came of an operation.
+func (h *history) answeredOp(k *call, i int) {
+	w, op, reply := h.w, &k.ops[i], k.got.replies[i]
+	key := h.keys[string(op.Key)]
+	// What the state is at fault for is an answer about it, as good as any other.
+	known := reply.Err == nil || reply.Err == felix.ErrNotInteger || reply.Err == felix.ErrOverflow
+	w.note("call %d, operation %d: error %d, applied or found %d, %d, version %x", k.number, uint64(i), code(reply.Err), answerBits(&reply), uint64(reply.Int), reply.Version)
 	switch {
 	case known:
 		w.count("answers")
@@ -165,7 +355,7 @@ func (h *history) answered(k *call, i int) {
 		w.count("not applied")
 		return
 	}
-	o := porcupine.Operation{ClientId: k.c.id*8 + i, Input: inputOf(op, known), Call: k.began, Output: outputOf(&reply, key.view), Return: w.stamp()}
+	o := porcupine.Operation{ClientId: k.c.id*8 + i, Input: input{op: *op, known: known, from: k.told}, Call: k.began, Output: &reply, Return: k.ended}
 	if !known {
 		o.Return = math.MaxInt64
 	}
@@ -179,25 +369,34 @@ func answerBits(r *felix.Reply) (bits uint64) {
 	return bits + 2*uint64(r.Found)
 }
 
+// learnTime checks a shard time that was told.
+func (h *history) learnTime(k *call, now int64) {
+	if now == 0 || k.g.consistency != felix.Quorum {
+		return
+	}
+	if now < k.told {
+		h.w.fail("shard %d: time goes back from %d to %d", k.g.id, k.told-wallStart, now-wallStart)
+	}
+	h.told[k.g] = max(h.told[k.g], now)
+	h.times[k.g] = append(h.times[k.g], timing{k.began, now})
+}
+
 // learn checks an answer against all others, as far as that can be said at once.
 func (h *history) learn(k *call, key *keyHistory, op *felix.Op, reply *felix.Reply) {
-	g := key.g
-	if now := reply.NowMillis; now != 0 {
-		if g.consistency == felix.Quorum && now < k.told {
-			h.w.fail("shard %d: time goes back from %d to %d", g.id, k.told-wallStart, now-wallStart)
-		}
-		h.told[g] = max(h.told[g], now)
+	h.learnTime(k, reply.NowMillis)
+	if reply.ExpiresAtMillis != 0 && reply.NowMillis == 0 {
+		h.w.fail("%s: an expiry is told without the time", key.key)
 	}
 	if reply.Version == 0 {
 		return
 	}
 	key.version = reply.Version
-	if op.Kind == felix.Get || !reply.Applied || op.Bounds != nil && reply.Delta == 0 {
-		return // nothing was written
+	if op.Kind == felix.Get || op.Kind == felix.Delete || op.Kind == felix.Expire || !reply.Applied || op.TTL == felix.TTLAt {
+		return
 	}
 	made := reply.Int
 	if op.Kind == felix.Set {
-		made = setTo(op)
+		made = content(op).data
 	}
 	if other, twice := key.versions[reply.Version]; twice {
 		h.w.fail("%s: version %x is of %d and of %d", key.key, reply.Version, other, made)
@@ -207,17 +406,6 @@ func (h *history) learn(k *call, key *keyHistory, op *felix.Op, reply *felix.Rep
 		key.must |= op.Int
 		key.acks = append(key.acks, ack{op.Int, reply.Version >> 40, k.decided})
 	}
-}
-
-func setTo(op *felix.Op) int64 {
-	if op.View == felix.ViewCounter {
-		return op.Int
-	}
-	n, err := strconv.ParseInt(string(op.Value), 10, 64)
-	if err != nil {
-		panic(err)
-	}
-	return n
 }
 
 // sorted are the keys in an order that is always the same.

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -70,6 +72,7 @@ func (w *world) judge() {
 	for _, g := range w.shards {
 		w.sameEverywhere(g)
 	}
+	w.history.sortTimes()
 	for _, k := range w.history.sorted() {
 		k.judge()
 	}
@@ -81,12 +84,15 @@ func (w *world) judge() {
 // readLast asks the owner for a key.
 func (w *world) readLast(k *keyHistory) {
 	c := &client{w: w, id: 100}
-	c.ask(k.g, []felix.Op{{Kind: felix.Get, Key: []byte(k.key), View: k.view}})
-	asked := c.asked
+	asked := call{}
+	for _, view := range k.views {
+		asked.ops = append(asked.ops, felix.Op{Kind: felix.Get, Key: []byte(k.key), View: view})
+	}
+	c.ask(k.g, &asked)
 	for !asked.over {
 		w.runUntil(w.now + time.Millisecond)
 	}
-	if reply := asked.replies[0]; reply.Err != nil {
+	if reply := asked.got.replies[0]; reply.Err != nil {
 		w.fail("%s cannot be read at the end: %v", k.key, reply.Err)
 	} else if k.sums {
 		k.judgeSum(reply.Int)
@@ -131,7 +137,8 @@ func (k *keyHistory) judge() {
 		return
 	}
 	k.judgeVersions()
-	model := registers()
+	model := keyModel()
+	k.complete()
 	switch porcupine.CheckOperationsTimeout(model, k.relevant(), judgeWithin) {
 	case porcupine.Ok:
 		w.count("histories in order")
@@ -143,6 +150,45 @@ func (k *keyHistory) judge() {
 			fmt.Fprintf(&text, "\n  %d to %d: %s", o.Call, o.Return, model.DescribeOperation(o.Input, o.Output))
 		}
 		w.complain("%s: no order explains this:%s", k.key, text.String())
+	}
+}
+
+// complete adds what is known only now: clears of the whole shard, and until when
+// an operation was evaluated, which is before anything that began after its end.
+func (k *keyHistory) complete() {
+	h := &k.g.w.history
+	for _, c := range h.clears {
+		if c.g == k.g {
+			k.ops = append(k.ops, c.op)
+		}
+	}
+	times := h.times[k.g]
+	for i := range k.ops {
+		o := &k.ops[i]
+		in, out := o.Input.(input), o.Output.(*felix.Reply)
+		in.to = math.MaxInt64
+		at, _ := slices.BinarySearchFunc(times, o.Return, func(t timing, end int64) int { return cmp.Compare(t.began, end) })
+		if at < len(times) {
+			in.to = times[at].now
+		}
+		if in.what == evaluated && out.NowMillis != 0 {
+			in.from, in.to = out.NowMillis, out.NowMillis
+		}
+		if in.to < in.from {
+			k.g.w.fail("%s: an operation of %d to %d", k.key, in.from-wallStart, in.to-wallStart)
+		}
+		o.Input = in
+	}
+}
+
+// sortTimes makes of the times that were told the earliest ones that were told to
+// anybody who asked then or later.
+func (h *history) sortTimes() {
+	for _, times := range h.times {
+		slices.SortFunc(times, func(a, b timing) int { return cmp.Compare(a.began, b.began) })
+		for i := len(times) - 2; i >= 0; i-- {
+			times[i].now = min(times[i].now, times[i+1].now)
+		}
 	}
 }
 
@@ -175,11 +221,11 @@ func (k *keyHistory) relevant() (ops []porcupine.Operation) {
 	told := int64(0)
 	for _, o := range k.ops {
 		if o.Input.(input).known {
-			told |= o.Output.(output).data
+			told |= o.Output.(*felix.Reply).Int
 		}
 	}
 	for _, o := range k.ops {
-		if in := o.Input.(input); in.known || in.data&told != 0 {
+		if in := o.Input.(input); in.known || in.op.Int&told != 0 {
 			ops = append(ops, o)
 		}
 	}

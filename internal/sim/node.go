@@ -44,6 +44,7 @@ func (n *node) run() {
 	n.after(n.w.between(0, tickEvery), n.tick)
 	n.after(n.w.between(0, n.w.profile.checkpoint), n.checkpoint)
 	n.after(n.w.between(0, reconcileEvery), n.reconcile)
+	n.after(n.w.between(0, sweepEvery), n.sweep)
 }
 
 // setRate lets the clock run at another rate from now on.
@@ -161,6 +162,10 @@ func (r *replica) take() {
 	}
 	if len(o.Changed) > 0 {
 		r.noteRole()
+	}
+	for _, q := range o.Scans {
+		q.Scanned = r.db.page(q) // as it is now
+		n.after(n.w.between(0, time.Millisecond), func() { q.Tag.(owner).done(q) })
 	}
 	for _, q := range o.Done {
 		q.Tag.(owner).done(q)

@@ -28,6 +28,8 @@ type profile struct {
 	truncate        bool          // the log, as far as it may be, whoever needs it
 	lost            int           // of a thousand answers
 	clients         int
+	keys            int  // of a kind, that are in use at a time
+	clears          bool // shards are cleared
 	think           time.Duration
 	faultEvery      time.Duration // 0 is never
 	weights         [faults]int
@@ -40,7 +42,7 @@ func drawProfile(rng *rand.Rand) profile {
 	p := profile{nodes: 3 + rng.IntN(3), table: 1 << 30, entry: 64 << 10, inflight: 1 << 20, apply: 1 << 20,
 		delay: 2 * time.Millisecond, lateBy: 100 * time.Millisecond, sync: time.Millisecond,
 		checkpoint: time.Duration(100+rng.IntN(1000)) * time.Millisecond, truncate: rng.IntN(2) == 0,
-		clients: 3 + rng.IntN(4), think: time.Duration(2+rng.IntN(30)) * time.Millisecond,
+		clients: 3 + rng.IntN(4), keys: 6, clears: rng.IntN(4) == 0, think: time.Duration(2+rng.IntN(30)) * time.Millisecond,
 		faultEvery: time.Duration(50+rng.IntN(600)) * time.Millisecond}
 	for range 1 + rng.IntN(2) {
 		c := felix.Quorum
