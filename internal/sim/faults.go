@@ -6,6 +6,7 @@ import (
 
 	"go.etcd.io/raft/v3/raftpb"
 
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/shard"
 )
 
@@ -35,9 +36,15 @@ func (w *world) begin() {
 		w.newNode()
 	}
 	w.net = newNetwork()
-	for i, c := range w.profile.consistency {
-		w.newGroup(uint64(i)+2, c)
+	w.meta = w.metaOf()
+	var ids []uint64
+	for i := range w.profile.consistency {
+		ids = append(ids, uint64(i)+2)
 	}
+	for i, place := range placement.Create(w.placementNodes(), nil, ids, replication) {
+		w.newGroup(place, w.profile.consistency[i])
+	}
+	w.after(planEvery, w.plan)
 	w.history.begin(w)
 	for _, n := range w.nodes {
 		n.run()
@@ -113,6 +120,8 @@ func (w *world) inject(kind int, n *node) {
 		step := w.rng.Int64N(3000) - 1500
 		n.skew += step
 		w.note("node %d: the clock steps by %d ms", n.id, uint64(step))
+	case faultMove:
+		w.command(n)
 	case faultRate:
 		n.setRate()
 		w.note("node %d: the clock runs at %d thousandths", n.id, uint64(n.rate))
@@ -120,7 +129,7 @@ func (w *world) inject(kind int, n *node) {
 		n.when(func() { w.disturb(kind, n) })
 	}
 	w.count([...]string{"kills", "power cuts", "pauses of processes", "isolations", "cuts", "slow disks", "clock steps", "clock rates",
-		"hand-overs", "moves wanted", "eligibility", "holds", "blackouts", "traps", "coups"}[kind])
+		"hand-overs", "orders", "eligibility", "holds", "blackouts", "traps", "coups"}[kind])
 }
 
 func (w *world) crash(n *node, power bool, mend time.Duration) {
@@ -231,8 +240,6 @@ func (w *world) disturb(kind int, n *node) {
 				w.note("shard %d: replica %d hands over to %d", r.group.id, r.raftID, to)
 				r.shard.HandOver(to)
 			}
-		case faultMove:
-			r.group.move()
 		case faultEligible:
 			eligible, campaigns := w.one(2), w.one(2)
 			w.note("shard %d: replica %d may own, or campaign, or not", r.group.id, r.raftID)
@@ -280,7 +287,7 @@ func (w *world) heal() {
 	w.healed = true
 	clear(w.net.cut)
 	for _, n := range w.nodes {
-		n.disk.slow = 1
+		n.disk.slow, n.state = 1, placement.Active
 		if !n.up {
 			n.start()
 		}
@@ -289,6 +296,9 @@ func (w *world) heal() {
 				r.mend()
 			}
 		})
+	}
+	for _, g := range w.shards {
+		g.replication = replication
 	}
 	deadline := w.now + healWithin
 	for !w.atRest() {

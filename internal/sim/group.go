@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -25,6 +24,7 @@ type group struct {
 	id          uint64
 	consistency felix.Consistency
 	place       placement.Shard
+	replication int
 	homes       []*node  // by Raft id - 1: where it is, or was
 	owner       *replica // who owned it last, as far as anybody saw
 	former      *replica // who did before
@@ -41,24 +41,17 @@ type seenState struct {
 	text string // with Options.Trace
 }
 
-func (w *world) newGroup(id uint64, consistency felix.Consistency) *group {
-	g := &group{w: w, id: id, consistency: consistency, states: map[uint64]seenState{},
-		place: placement.Shard{ID: id, NextRaft: 1}}
+// newGroup makes a shard, which begins with its first replicas.
+func (w *world) newGroup(place placement.Shard, consistency felix.Consistency) {
+	g := &group{w: w, id: place.ID, consistency: consistency, states: map[uint64]seenState{}, place: place, replication: replication}
 	if w.profile.clears && consistency == felix.Quorum {
 		g.clears, g.cleared = 6, true
 	}
 	conf := &raftpb.ConfState{}
-	nodes := slices.Clone(w.nodes)
-	w.rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
-	for _, n := range nodes[:3] {
-		raftID := g.place.NextRaft
-		g.place.NextRaft++
-		g.place.Initial = append(g.place.Initial, raftID)
-		g.place.Replicas = append(g.place.Replicas, placement.Replica{Raft: raftID, Node: n.id, Want: placement.Voter, Have: placement.Voter})
-		g.homes = append(g.homes, n)
-		conf.Voters = append(conf.Voters, raftID)
+	for _, p := range place.Replicas {
+		g.homes = append(g.homes, w.nodes[p.Node-1])
+		conf.Voters = append(conf.Voters, p.Raft)
 	}
-	g.place.Prefer = nodes[0].id
 	encoded, err := proto.Marshal(conf)
 	w.must(err)
 	first := &state{cells: map[string]record.Cell{}, applied: record.Applied{Index: 1, Term: 1, ConfState: encoded}}
@@ -69,7 +62,6 @@ func (w *world) newGroup(id uint64, consistency felix.Consistency) *group {
 		r.open(0)
 	}
 	w.shards = append(w.shards, g)
-	return g
 }
 
 // home is the node that has a replica, or had.
@@ -132,6 +124,7 @@ func (n *node) reconcile() {
 			n.newReplica(g, id).open(electionTicks)
 		} else if r != nil && !r.stalled {
 			r.stepConf()
+			r.giveBack()
 		}
 	}
 	n.after(reconcileEvery, n.reconcile)
@@ -237,45 +230,4 @@ func (f *fence) done(q *shard.Request) {
 		g.w.note("shard %d: replica %d reports %d replicas", g.id, r.raftID, uint64(len(after.Replicas)))
 		g.w.count("conf reports")
 	}
-}
-
-// move changes where the shard's replicas shall be, unless that is still being
-// changed.
-func (g *group) move() {
-	w := g.w
-	var on, off []uint64
-	for _, n := range w.nodes {
-		i := slices.IndexFunc(g.place.Replicas, func(p placement.Replica) bool { return p.Node == n.id })
-		switch {
-		case i < 0:
-			off = append(off, n.id)
-		case g.place.Replicas[i].Want != g.place.Replicas[i].Have:
-			return
-		default:
-			on = append(on, n.id)
-		}
-	}
-	var c placement.Change
-	switch n := w.rng.IntN(3); {
-	case n == 0 && len(on) > 2, len(off) == 0:
-		if len(on) < 3 {
-			return
-		}
-		c.Wants = []placement.Want{{Node: on[w.rng.IntN(len(on))], Role: placement.Gone}}
-	case n == 1 || len(on) < 3:
-		c.Wants = []placement.Want{{Node: off[w.rng.IntN(len(off))], Role: placement.Voter}}
-	default:
-		c.Wants = []placement.Want{{Node: off[w.rng.IntN(len(off))], Role: placement.Voter}, {Node: on[w.rng.IntN(len(on))], Role: placement.Gone}}
-	}
-	g.place.Apply(c)
-	for uint64(len(g.homes)) < g.place.NextRaft-1 {
-		id := uint64(len(g.homes)) + 1
-		at := slices.IndexFunc(g.place.Replicas, func(p placement.Replica) bool { return p.Raft == id })
-		g.homes = append(g.homes, w.nodes[g.place.Replicas[at].Node-1])
-	}
-	w.must(g.place.Check())
-	for _, want := range c.Wants {
-		w.note("shard %d: its replica on node %d shall come (1) or go (0): %d", g.id, want.Node, uint64(cmp.Compare(string(want.Role), string(placement.Gone))))
-	}
-	w.count("moves")
 }

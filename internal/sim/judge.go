@@ -33,6 +33,9 @@ func (w *world) unrest() string {
 			return fmt.Sprintf("client %d waits for call %d", c.id, c.asked.number)
 		}
 	}
+	if changes := w.changes(); len(changes) > 0 {
+		return fmt.Sprintf("something shall still be changed: %+v", changes)
+	}
 	for _, g := range w.shards {
 		r := g.owns()
 		if r == nil {

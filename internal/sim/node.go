@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/felix-go/felix/internal/placement"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
 )
@@ -15,6 +16,9 @@ type node struct {
 	id   uint64
 	up   bool
 	life int // counts starts: what an earlier process meant to do is void
+
+	state     placement.State // that an operator wants
+	downSince time.Duration
 
 	// pausedUntil is when a process goes on that does not run. It does not know.
 	pausedUntil time.Duration
@@ -223,7 +227,7 @@ func (n *node) pause() {
 // up to any point.
 func (n *node) crash(power bool) {
 	n.disk.crash(power)
-	n.up, n.pausedUntil = false, 0
+	n.up, n.pausedUntil, n.downSince = false, 0, n.w.now
 	n.life++
 	for _, r := range n.replicas {
 		if r.shard != nil {

@@ -93,9 +93,10 @@ const (
 	// timeout on a clock that is 10 % off.
 	leaseFor = (electionTicks - 2) * tickEvery / 10 * 9
 	// maxDrift is how far off a clock's rate is at most, in thousandths.
-	maxDrift  = 50
-	wallStart = 1_800_000_000_000
-	runFor    = 4 * time.Second
+	maxDrift    = 50
+	replication = 3 // of a shard, while nobody wants another one
+	wallStart   = 1_800_000_000_000
+	runFor      = 4 * time.Second
 	// healWithin is how soon a cluster must answer that has nothing against it
 	// any more.
 	healWithin = 10 * time.Second

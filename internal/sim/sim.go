@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/placement"
 )
 
 // Options say what to do beside running.
@@ -120,6 +121,7 @@ type world struct {
 	profile profile
 	nodes   []*node
 	shards  []*group
+	meta    placement.Shard // the metadata's, of which nothing else is simulated
 	net     network
 	clients []*client
 	history history
