@@ -63,13 +63,17 @@ func (c *client) next() {
 	if c.w.healed {
 		return
 	}
+	if c.w.now < c.w.lullUntil && !c.reads() {
+		c.w.after(c.w.lullUntil-c.w.now, c.next)
+		return
+	}
 	g := c.w.shards[c.w.rng.IntN(len(c.w.shards))]
 	k := c.w.history.wish(g, c.reads())
 	c.ask(g, &k)
 }
 
 // reads says whether the client asks for what changes nothing, most often.
-func (c *client) reads() bool { return c.id%2 == 1 }
+func (c *client) reads() bool { return c.id%2 == 1 || c.w.profile.onlySums && c.id > 3 }
 
 func (c *client) ask(g *group, k *call) {
 	w := c.w
@@ -96,7 +100,11 @@ func (c *client) ask(g *group, k *call) {
 		w.after(w.delay(), h.arrive)
 	}
 	patience := callPatience
-	if !w.healed && !w.profile.gentle && w.one(2) { // so that not all wait for an owner that is gone
+	switch {
+	case w.healed || w.profile.gentle:
+	case w.profile.hasty && !(c.reads() && w.one(4)):
+		patience = w.between(20*time.Millisecond, 60*time.Millisecond)
+	case w.one(2): // so that not all wait for an owner that is gone
 		patience = w.between(50*time.Millisecond, 300*time.Millisecond)
 	}
 	w.after(patience, func() {

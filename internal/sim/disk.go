@@ -14,8 +14,34 @@ import (
 type disk struct {
 	n       *node
 	slow    int64 // times as slow as usual
+	failing diskOp
 	queue   []write
 	writing []write
+}
+
+// diskOp is a kind of what is done with a disk; 0 is none.
+type diskOp uint8
+
+const (
+	diskLog diskOp = iota + 1
+	diskCheckpoint
+	diskLoad
+	diskInstall
+	diskOps = 4
+)
+
+// fails says whether this fails, and the process with it: it never goes on with
+// doubtful data (fail-stop).
+func (d *disk) fails(op diskOp) bool {
+	if d.failing != op {
+		return false
+	}
+	d.failing = 0
+	w := d.n.w
+	w.count("disk errors")
+	w.note("node %d: its disk fails, operation %d", d.n.id, uint64(op))
+	w.crash(d.n, w.one(2), w.between(20*time.Millisecond, 1500*time.Millisecond))
+	return true
 }
 
 // write is an append on its way to the disk.
@@ -60,6 +86,9 @@ func (d *disk) kick() {
 
 // written is called when a sync is done, or a write without one.
 func (d *disk) written(sync bool) {
+	if sync && d.fails(diskLog) {
+		return
+	}
 	done := d.writing
 	d.writing = nil
 	for _, q := range done {
@@ -139,10 +168,16 @@ func (r *replica) install(a shard.Append) {
 		}
 	}
 	n.after(n.disk.syncTime(), here(func() {
+		if n.disk.fails(diskInstall) {
+			return
+		}
 		n.w.note("shard %d: replica %d installs the state of %d", r.group.id, r.raftID, s.applied.Index)
 		n.w.count("installs")
 		r.db = s
 		n.after(n.disk.syncTime(), here(func() {
+			if n.disk.fails(diskInstall) {
+				return
+			}
 			r.begin(s)
 			r.installing = false
 			r.taken--

@@ -27,6 +27,11 @@ const (
 	faultBlackout
 	faultTrap
 	faultCoup
+	faultDisk
+	faultLag
+	faultTakeover
+	faultDrift
+	faultOldClock
 	faults
 )
 
@@ -101,8 +106,11 @@ func (w *world) inject(kind int, n *node) {
 				w.crash(n, true, w.between(0, 300*time.Millisecond))
 			}
 		}
-	case faultTrap:
-		w.trap(n)
+	case faultTrap, faultLag, faultTakeover, faultDrift, faultOldClock:
+		w.usurp(kind)
+	case faultDisk:
+		n.disk.failing = 1 + diskOp(w.rng.IntN(diskOps))
+		w.note("node %d: the disk fails at its next operation of kind %d", n.id, uint64(n.disk.failing))
 	case faultCoup:
 		w.coup()
 	case faultPause:
@@ -123,13 +131,13 @@ func (w *world) inject(kind int, n *node) {
 	case faultMove:
 		w.command(n)
 	case faultRate:
-		n.setRate()
+		n.setRate(w.rate())
 		w.note("node %d: the clock runs at %d thousandths", n.id, uint64(n.rate))
 	default:
 		n.when(func() { w.disturb(kind, n) })
 	}
 	w.count([...]string{"kills", "power cuts", "pauses of processes", "isolations", "cuts", "slow disks", "clock steps", "clock rates",
-		"hand-overs", "orders", "eligibility", "holds", "blackouts", "traps", "coups"}[kind])
+		"hand-overs", "orders", "eligibility", "holds", "blackouts", "traps", "coups", "disk errors wanted", "lags", "late take-overs", "drifts", "old clocks"}[kind])
 }
 
 func (w *world) crash(n *node, power bool, mend time.Duration) {
@@ -144,21 +152,6 @@ func (w *world) crash(n *node, power bool, mend time.Duration) {
 		if n.life == life && !n.up {
 			w.note("node %d starts", n.id)
 			n.start()
-		}
-	})
-}
-
-// trap parts an owner from another node, which tries to be elected, and restarts
-// a third one, which knows nothing of an owner any more.
-func (w *world) trap(owner *node) {
-	first := w.rng.IntN(len(w.nodes))
-	w.note("node %d is parted from node %d, and another one restarts", owner.id, w.nodes[first].id)
-	w.cutOff(owner, w.nodes[first], 2500*time.Millisecond)
-	w.cutOff(w.nodes[first], owner, 2500*time.Millisecond)
-	third := w.nodes[(first+1)%len(w.nodes)]
-	w.after(w.between(700*time.Millisecond, 2000*time.Millisecond), func() {
-		if third.up && third != owner && !w.healed {
-			w.crash(third, false, w.between(time.Millisecond, 50*time.Millisecond))
 		}
 	})
 }
@@ -220,7 +213,7 @@ func (w *world) cut(from, to *node, mend time.Duration) {
 }
 
 func (w *world) cutOff(from, to *node, mend time.Duration) {
-	if from == to {
+	if from == to || w.healed {
 		return
 	}
 	pair := [2]uint64{from.id, to.id}
@@ -287,7 +280,7 @@ func (w *world) heal() {
 	w.healed = true
 	clear(w.net.cut)
 	for _, n := range w.nodes {
-		n.disk.slow, n.state = 1, placement.Active
+		n.disk.slow, n.disk.failing, n.state, n.lag = 1, 0, placement.Active, 0
 		if !n.up {
 			n.start()
 		}

@@ -78,7 +78,7 @@ func (h *history) key(g *group, sums bool) *keyHistory {
 	kind := map[bool]string{true: "sum", false: "reg"}[sums]
 	slot := fmt.Sprintf("%d/%s%d", g.id, kind, h.w.rng.IntN(h.w.profile.keys))
 	k := h.live[slot]
-	if k == nil || k.unknown >= maxUnknown || k.asked >= maxRegisterOps && !sums || k.asked >= maxAdds {
+	if k == nil || k.unknown >= maxUnknown && !h.w.profile.onlySums || k.asked >= maxRegisterOps && !sums || k.asked >= maxAdds {
 		views := [][]felix.View{{felix.ViewCounter}, {felix.ViewValue}, {felix.ViewCounter, felix.ViewValue, felix.ViewRedis, felix.ViewRedis}}[h.w.rng.IntN(3)]
 		if sums {
 			views = []felix.View{felix.ViewCounter}
@@ -94,6 +94,10 @@ func (h *history) key(g *group, sums bool) *keyHistory {
 func (h *history) wish(g *group, reads bool) call {
 	rng := h.w.rng
 	switch n := rng.IntN(40); {
+	case h.w.profile.onlySums && reads:
+		return call{ops: []felix.Op{{Kind: felix.Get, Key: []byte(h.key(g, true).key)}}}
+	case h.w.profile.onlySums:
+		return call{ops: []felix.Op{h.sumOp(h.key(g, true))}}
 	case n < 2:
 		return call{kind: shard.Scan, scan: h.scan(g)}
 	case n == 2:

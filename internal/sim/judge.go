@@ -3,7 +3,9 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -139,20 +141,20 @@ func (k *keyHistory) judge() {
 	if k.g.consistency != felix.Quorum {
 		return
 	}
-	k.judgeVersions()
+	if k.sums {
+		k.judgeVersions()
+		k.judgeSums()
+		return
+	}
 	model := keyModel()
 	k.complete()
-	switch porcupine.CheckOperationsTimeout(model, k.relevant(), judgeWithin) {
+	switch porcupine.CheckOperationsTimeout(model, k.ops, judgeWithin) {
 	case porcupine.Ok:
 		w.count("histories in order")
 	case porcupine.Unknown:
 		w.count("histories too long to order")
 	default:
-		var text strings.Builder
-		for _, o := range k.ops {
-			fmt.Fprintf(&text, "\n  %d to %d: %s", o.Call, o.Return, model.DescribeOperation(o.Input, o.Output))
-		}
-		w.complain("%s: no order explains this:%s", k.key, text.String())
+		w.complain("%s: no order explains this:%s", k.key, k.text())
 	}
 }
 
@@ -198,16 +200,8 @@ func (h *history) sortTimes() {
 // judgeVersions checks that of two sums that with the higher version has all
 // that is in the other.
 func (k *keyHistory) judgeVersions() {
-	if !k.sums {
-		return
-	}
-	var versions []uint64
-	for v := range k.versions {
-		versions = append(versions, v)
-	}
-	slices.Sort(versions)
 	before := int64(0)
-	for _, v := range versions {
+	for _, v := range slices.Sorted(maps.Keys(k.versions)) {
 		if k.versions[v]&before != before {
 			k.g.w.complain("%s: version %x has %#x, an earlier one %#x", k.key, v, k.versions[v], before)
 		}
@@ -215,24 +209,61 @@ func (k *keyHistory) judgeVersions() {
 	}
 }
 
-// relevant is the history without the adds of unknown outcome that nobody ever
-// saw: those that were applied at all, were applied after everything else.
-func (k *keyHistory) relevant() (ops []porcupine.Operation) {
-	if !k.sums {
-		return k.ops
-	}
-	told := int64(0)
+// judgeSums looks for an order of adds and gets, which is easy, as every answer
+// tells which adds were before it: by the sums, each in turn happens as early as
+// it may, which must not be after its end.
+func (k *keyHistory) judgeSums() {
+	w := k.g.w
+	asked := map[int64]int64{} // when each add was, by its bit
+	var told []porcupine.Operation
 	for _, o := range k.ops {
-		if o.Input.(input).known {
-			told |= o.Output.(*felix.Reply).Int
+		in := o.Input.(input)
+		if in.op.Kind == felix.Add {
+			asked[in.op.Int] = o.Call
+		}
+		if in.op.View == felix.ViewValue { // a scan's
+			if o.Output.(*felix.Reply).Found != felix.NoRecord {
+				w.complain("%s: a scan shows a value where there is but a counter", k.key)
+			}
+		} else if in.known {
+			told = append(told, o)
 		}
 	}
-	for _, o := range k.ops {
-		if in := o.Input.(input); in.known || in.op.Int&told != 0 {
-			ops = append(ops, o)
+	sum := func(o *porcupine.Operation) int64 { return o.Output.(*felix.Reply).Int }
+	// More adds are more bits; the add itself comes before who sees it.
+	slices.SortStableFunc(told, func(a, b porcupine.Operation) int {
+		return cmp.Or(bits.OnesCount64(uint64(sum(&a)))-bits.OnesCount64(uint64(sum(&b))), int(b.Input.(input).op.Kind)-int(a.Input.(input).op.Kind))
+	})
+	before, at, last := int64(0), int64(0), int64(0)
+	for i := range told {
+		o := &told[i]
+		now := sum(o)
+		if now != before {
+			at = last // of all who saw the sum before
 		}
+		for more := now &^ before; more != 0; more &= more - 1 {
+			at = max(at, asked[more&-more])
+		}
+		last = max(last, at, o.Call)
+		if adds := o.Input.(input).op; now&before != before || max(at, o.Call) > o.Return || adds.Kind == felix.Add && (now&adds.Int == 0 || before&adds.Int != 0) {
+			w.complain("%s: no order explains %#x of %d to %d after %#x at %d:%s", k.key, now, o.Call, o.Return, before, at, k.text())
+			return
+		}
+		if o.Input.(input).op.Kind == felix.Add {
+			at = max(at, o.Call)
+		}
+		before = now
 	}
-	return ops
+	w.count("histories in order")
+}
+
+// text is the key's history, to be read.
+func (k *keyHistory) text() string {
+	var text strings.Builder
+	for _, o := range k.ops {
+		fmt.Fprintf(&text, "\n  %d to %d: %s", o.Call, o.Return, keyModel().DescribeOperation(o.Input, o.Output))
+	}
+	return text.String()
 }
 
 // sameEverywhere checks that all replicas have come to the same state.

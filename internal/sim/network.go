@@ -56,7 +56,12 @@ func (w *world) send(from *replica, m *raftpb.Message) {
 		w.reportSnapshot(from, m, false)
 	}
 	for range times {
-		w.after(w.delay(), func() { w.deliver(from, to, m, sent) })
+		deliver := func() { w.deliver(from, to, m, sent) }
+		if from.node.hangsUp(m) {
+			w.takeover(from, deliver)
+			continue
+		}
+		w.after(w.delay()+to.lag, deliver)
 	}
 }
 

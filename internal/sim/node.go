@@ -22,6 +22,11 @@ type node struct {
 
 	// pausedUntil is when a process goes on that does not run. It does not know.
 	pausedUntil time.Duration
+	readAt      shard.Now     // before that; see stepTime
+	lag         time.Duration // of all that comes
+	// takeoverLate says that the next message by which it tells another replica to
+	// take over comes late.
+	takeoverLate bool
 
 	mono     time.Duration // at true time monoAt
 	monoAt   time.Duration
@@ -38,7 +43,7 @@ func (w *world) newNode() *node {
 	n := &node{w: w, id: uint64(len(w.nodes)) + 1, up: true, rate: 1000, budget: &store.Budget{MaxBytes: w.profile.table},
 		skew: w.rng.Int64N(1000) - 500, mono: w.between(0, time.Hour), owned: map[*group]seenOwned{}}
 	n.disk = disk{n: n, slow: 1}
-	n.setRate()
+	n.setRate(w.rate())
 	w.nodes = append(w.nodes, n)
 	return n
 }
@@ -52,10 +57,12 @@ func (n *node) run() {
 }
 
 // setRate lets the clock run at another rate from now on.
-func (n *node) setRate() {
+func (n *node) setRate(rate int64) {
 	n.mono, n.monoAt = n.time().Mono, n.w.now
-	n.rate = 1000 - maxDrift + n.w.rng.Int64N(2*maxDrift+1)
+	n.rate = rate
 }
+
+func (w *world) rate() int64 { return 1000 - maxDrift + w.rng.Int64N(2*maxDrift+1) }
 
 func (n *node) time() shard.Now {
 	mono := n.mono + time.Duration(int64(n.w.now-n.monoAt)/1000*n.rate)
@@ -115,7 +122,7 @@ func (r *replica) advance() {
 	if r.shard == nil || r.stalled {
 		return
 	}
-	n.w.must(r.shard.Advance(n.time(), &n.out))
+	n.w.must(r.shard.Advance(n.stepTime(), &n.out))
 	if !r.shard.Leased() {
 		r.take()
 		return
@@ -208,6 +215,9 @@ func (r *replica) noteRole() {
 
 // load reads a record, and hands it in somewhat later.
 func (r *replica) load(l shard.Load) {
+	if r.node.disk.fails(diskLoad) {
+		return
+	}
 	cell := r.db.cells[string(l.Key)]
 	r.node.after(r.node.w.between(0, time.Millisecond), func() {
 		if r.shard == l.Shard {
@@ -227,7 +237,7 @@ func (n *node) pause() {
 // up to any point.
 func (n *node) crash(power bool) {
 	n.disk.crash(power)
-	n.up, n.pausedUntil, n.downSince = false, 0, n.w.now
+	n.up, n.pausedUntil, n.downSince, n.readAt, n.takeoverLate = false, 0, n.w.now, shard.Now{}, false
 	n.life++
 	for _, r := range n.replicas {
 		if r.shard != nil {

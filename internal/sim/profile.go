@@ -29,6 +29,7 @@ type profile struct {
 	lost            int           // of a thousand answers
 	clients         int
 	keys            int  // of a kind, that are in use at a time
+	onlySums        bool // nothing but adds and gets of counters of sums
 	clears          bool // shards are cleared
 	think           time.Duration
 	faultEvery      time.Duration // 0 is never
@@ -36,6 +37,8 @@ type profile struct {
 	// gentle says that nothing goes wrong but that ownership is handed over, and
 	// that no client may see it (rule 8).
 	gentle bool
+	// hasty says that clients do not wait for long.
+	hasty bool
 }
 
 func drawProfile(rng *rand.Rand) profile {
@@ -76,6 +79,9 @@ func drawProfile(rng *rand.Rand) profile {
 		p.drop, p.duplicate, p.late, p.lost, p.sync = 0, 0, 0, 0, time.Millisecond
 		p.faultEvery, p.weights[faultHandOver] = 100*time.Millisecond, 1
 		return p
+	}
+	if rng.IntN(5) == 0 {
+		return leaseProfile(rng, p)
 	}
 	for i := range p.weights {
 		if rng.IntN(3) > 0 { // a third of all kinds of faults does not happen

@@ -169,7 +169,7 @@ func (r *replica) gather(c *store.Capture) {
 
 // write makes the checkpoint durable.
 func (r *replica) write(c *store.Capture) {
-	if r.capture != c {
+	if r.capture != c || r.node.disk.fails(diskCheckpoint) {
 		return
 	}
 	r.db = r.db.with(&c.Checkpoint)

@@ -117,6 +117,7 @@ type world struct {
 	events    events
 	faultsEnd time.Duration
 	healed    bool
+	lullUntil time.Duration // nobody writes
 
 	profile profile
 	nodes   []*node
