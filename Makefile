@@ -35,8 +35,9 @@ fuzz: ## every fuzz target for FUZZTIME
 
 SEED ?= 1
 SEEDS ?= 10000
-sim: ## SEEDS runs of the simulated cluster, from SEED on
-	$(GO) test ./internal/sim -count 1 -timeout 0 -v -run '^TestSeeds$$' -sim.seed $(SEED) -sim.seeds $(SEEDS)
+LEASES ?= false
+sim: ## SEEDS runs of the simulated cluster, from SEED on; with LEASES=true only about leases
+	$(GO) test ./internal/sim -count 1 -timeout 0 -v -run '^TestSeeds$$' -sim.seed $(SEED) -sim.seeds $(SEEDS) -sim.leases=$(LEASES)
 
 DURATION ?= 1m
 NODES ?= 3

@@ -126,6 +126,10 @@ func (w *world) inject(kind int, n *node) {
 		w.after(mend, func() { n.disk.slow = 1 })
 	case faultClock:
 		step := w.rng.Int64N(3000) - 1500
+		if w.one(3) { // what it gives of that time, perhaps nobody else hears of
+			step += 3000
+			w.part(n, time.Second)
+		}
 		n.skew += step
 		w.note("node %d: the clock steps by %d ms", n.id, uint64(step))
 	case faultMove:
@@ -242,7 +246,12 @@ func (w *world) disturb(kind int, n *node) {
 		case faultHold:
 			r.shard.Hold(w.one(2), w.one(2))
 			w.note("shard %d: replica %d holds writes, or replay, or nothing", r.group.id, r.raftID)
-			n.after(w.between(0, 500*time.Millisecond), func() { r.mend() })
+			lasts := w.between(0, 500*time.Millisecond)
+			if !r.shard.Leader() && w.one(2) { // and needs a snapshot, perhaps, before it has applied its log
+				w.after(w.between(0, 300*time.Millisecond), func() { w.part(n, 600*time.Millisecond) })
+				lasts += time.Second
+			}
+			n.after(lasts, func() { r.mend() })
 		}
 		r.advance()
 	}
@@ -280,7 +289,7 @@ func (w *world) heal() {
 	w.healed = true
 	clear(w.net.cut)
 	for _, n := range w.nodes {
-		n.disk.slow, n.disk.failing, n.state, n.lag = 1, 0, placement.Active, 0
+		n.disk.slow, n.disk.failing, n.state, n.lag = 1, 0, placement.Active, lag{}
 		if !n.up {
 			n.start()
 		}
@@ -294,6 +303,7 @@ func (w *world) heal() {
 		g.replication = replication
 	}
 	deadline := w.now + healWithin
+	w.runUntil(w.now + latest)
 	for !w.atRest() {
 		if w.now >= deadline {
 			w.fail("%v after everything was mended: %s", healWithin, w.unrest())

@@ -98,11 +98,11 @@ func (h *history) wish(g *group, reads bool) call {
 		return call{ops: []felix.Op{{Kind: felix.Get, Key: []byte(h.key(g, true).key)}}}
 	case h.w.profile.onlySums:
 		return call{ops: []felix.Op{h.sumOp(h.key(g, true))}}
-	case n < 2:
+	case n < 1, reads && n < 6:
 		return call{kind: shard.Scan, scan: h.scan(g)}
-	case n == 2:
+	case n == 6, reads && n < 8:
 		return call{kind: shard.Count}
-	case n == 3 && !reads && g.clears > 0:
+	case n == 8 && !reads && g.clears > 0:
 		g.clears--
 		return call{kind: shard.Clear}
 	}

@@ -16,6 +16,9 @@ import (
 // as they can.
 func leaseProfile(rng *rand.Rand, p profile) profile {
 	p.nodes, p.consistency, p.reads, p.clears = 3, []felix.Consistency{felix.Quorum}, shard.Leases, false
+	if rng.IntN(4) == 0 {
+		p.reads = shard.Fences
+	}
 	p.drop, p.duplicate, p.late, p.lost, p.sync = 0, 0, 0, 0, time.Millisecond
 	p.entry, p.inflight, p.table = 64<<10, 1<<20, 1<<30
 	p.keys, p.onlySums, p.clients, p.think = 1, true, 8, 4*time.Millisecond
@@ -46,7 +49,7 @@ func (w *world) usurp(kind int) {
 	case faultTrap:
 		w.trap(owner.node)
 	case faultLag:
-		w.lag(owner.node)
+		w.retard(owner.node)
 	case faultTakeover:
 		if to := owner.another(); to != 0 {
 			w.note("shard %d: replica %d hands over to %d, who hears of it late", g.id, owner.raftID, to)
@@ -55,8 +58,9 @@ func (w *world) usurp(kind int) {
 			owner.advance()
 		}
 	case faultDrift:
-		w.note("node %d is cut off from all", owner.node.id)
-		w.part(owner.node, time.Second)
+		w.note("node %d is cut off from all a little later", owner.node.id)
+		w.lullUntil = w.now + 500*time.Millisecond // so that rounds are the last that others hear of it
+		w.after(200*time.Millisecond, func() { w.part(owner.node, time.Second) })
 	case faultOldClock:
 		owner.node.oldClock()
 	}
@@ -99,17 +103,36 @@ func (w *world) trap(owner *node) {
 	})
 }
 
-// lag lets a node hear of everything late, and soon not be heard of itself.
-func (w *world) lag(n *node) {
-	n.lag = w.between(300*time.Millisecond, 1500*time.Millisecond)
-	lasts := 2 * time.Second
-	w.note("node %d hears of everything %d later", n.id, uint64(n.lag))
-	w.after(w.between(0, n.lag), func() {
+// lag is how late everything comes to a node: later and later, so that it never
+// stops hearing of others.
+type lag struct {
+	since, most time.Duration // since when, and how late at most
+}
+
+func (l *lag) at(now time.Duration) time.Duration {
+	if l.most == 0 {
+		return 0
+	}
+	return min((now-l.since)/2, l.most)
+}
+
+// retard lets a node hear of everything later and later, and then not be heard of
+// itself.
+func (w *world) retard(n *node) {
+	l := lag{w.now, w.between(300*time.Millisecond, 1200*time.Millisecond)}
+	n.lag = l
+	w.note("node %d hears of everything up to %d later", n.id, uint64(l.most))
+	w.after(w.between(l.most, 2*l.most), func() {
+		w.note("node %d is not heard of", n.id)
 		for _, other := range w.nodes {
-			w.cutOff(n, other, lasts/2)
+			w.cutOff(n, other, 1500*time.Millisecond)
 		}
 	})
-	w.after(lasts, func() { n.lag = 0 })
+	w.after(2*l.most+1500*time.Millisecond, func() {
+		if n.lag == l {
+			n.lag = lag{}
+		}
+	})
 }
 
 // takeover is when a message that tells a replica to take over comes so late that
@@ -117,11 +140,12 @@ func (w *world) lag(n *node) {
 func (w *world) takeover(from *replica, deliver func()) {
 	from.node.takeoverLate = false
 	w.after(w.between(550*time.Millisecond, 1100*time.Millisecond), func() {
-		if !w.healed {
-			w.note("node %d is cut off, whose place another one takes", from.node.id)
-			w.part(from.node, 600*time.Millisecond)
+		if w.healed {
+			return
 		}
 		deliver()
+		w.note("node %d is cut off, whose place another one takes", from.node.id)
+		w.part(from.node, 600*time.Millisecond)
 	})
 }
 

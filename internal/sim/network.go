@@ -61,7 +61,7 @@ func (w *world) send(from *replica, m *raftpb.Message) {
 			w.takeover(from, deliver)
 			continue
 		}
-		w.after(w.delay()+to.lag, deliver)
+		w.after(w.delay()+to.lag.at(w.now), deliver)
 	}
 }
 

@@ -22,8 +22,8 @@ type node struct {
 
 	// pausedUntil is when a process goes on that does not run. It does not know.
 	pausedUntil time.Duration
-	readAt      shard.Now     // before that; see stepTime
-	lag         time.Duration // of all that comes
+	readAt      shard.Now // before that; see stepTime
+	lag         lag
 	// takeoverLate says that the next message by which it tells another replica to
 	// take over comes late.
 	takeoverLate bool
@@ -105,14 +105,24 @@ func (n *node) replica(g *group) *replica {
 	return nil
 }
 
-// tick is as often as the node's own clock says.
+// tick is as often as the node's own clock says, or of two at once.
 func (n *node) tick() {
-	for _, r := range slices.Clone(n.replicas) {
-		if r.shard.Tick(); n.replica(r.group) == r {
-			r.advance()
+	stride := 1 + n.w.rng.IntN(maxStride)
+	n.after(time.Duration(stride)*tickEvery*1000/time.Duration(n.rate), func() {
+		for range stride {
+			for _, r := range slices.Clone(n.replicas) {
+				if n.replica(r.group) == r && r.shard != nil {
+					r.shard.Tick()
+				}
+			}
 		}
-	}
-	n.after(tickEvery*1000/time.Duration(n.rate), n.tick)
+		for _, r := range slices.Clone(n.replicas) {
+			if n.replica(r.group) == r {
+				r.advance()
+			}
+		}
+		n.tick()
+	})
 }
 
 // advance lets the shard work at the present time. The process may be paused

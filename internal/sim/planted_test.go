@@ -19,7 +19,7 @@ import (
 type mutation struct {
 	name   string
 	broken string // the rule of design.md section 3, or the promise
-	within int    // seeds, from 1 on
+	within int    // seeds, from 1 on; of those about leases (Options.Leases) for what is
 	file   string // below internal
 	old    string // occurs once
 	new    string
@@ -63,6 +63,21 @@ var mutations = []mutation{
 	{"kept-flight", "rule 6: what is in flight is kept apart, and forgotten", 200, "store/table.go",
 		"	if e.flight == 0 {\n		return // staged again",
 		"	if planted(\"kept-flight\") {\n		var c record.Cell\n		t.Newest(ref, &c)\n		e.sum, e.version = c.Sum, c.CounterVer\n	}\n	if e.flight == 0 {\n		return // staged again"},
+	{"old-fence", "rule 4: a fence that was begun before the read came proves nothing", 400, "shard/lease.go",
+		"	if planted(\"no-fence\") {\n",
+		"	if planted(\"old-fence\") && s.fencePending {\n		r.fence = s.fenceSeq\n	}\n	if planted(\"no-fence\") {\n"},
+	{"unfenced-scan", "rule 4: a scan is a read", 200, "shard/evaluate.go",
+		"		r.NowMillis = s.Now()\n		r.dep = s.lastIndex\n		s.needFence(r)\n",
+		"		r.NowMillis = s.Now()\n		r.dep = s.lastIndex\n		if !planted(\"unfenced-scan\") {\n			s.needFence(r)\n		}\n"},
+	{"listed-flight", "rule 6: a scan sees applied values only", 400, "store/table_overlay.go",
+		"		t.readApplied(e, &items[i].Cell)\n",
+		"		t.readApplied(e, &items[i].Cell)\n		if planted(\"listed-flight\") {\n			t.Newest(k.ref, &items[i].Cell)\n		}\n"},
+	{"stored-flight", "rule 6: a checkpoint sees applied values only", 200, "store/table_capture.go",
+		"	t.readApplied(e, &r.Cell)\n	key := t.keyOf(e)\n",
+		"	t.readApplied(e, &r.Cell)\n	if planted(\"stored-flight\") && e.flight != 0 {\n		r.Cell = t.flights[e.flight].cell\n	}\n	key := t.keyOf(e)\n"},
+	{"late-capture", "durable: a checkpoint is of one moment", 200, "store/table_apply.go",
+		"		if e.flags&(old|flagCaptured) == old {\n			c.capture(t, e)\n		}\n	}\n	if e.flags&now",
+		"		if e.flags&(old|flagCaptured) == old && !planted(\"late-capture\") {\n			c.capture(t, e)\n		}\n	}\n	if e.flags&now"},
 	{"same-versions", "rule 7: versions are never used twice", 200, "record/cell.go",
 		`	return max(term, (highest+longestTail)>>40+1) << 40`,
 		`	if planted("same-versions") {
@@ -78,9 +93,51 @@ var mutations = []mutation{
 	{"clock-back", "time never goes back", 200, "shard/clock.go",
 		`	if c.last < ceiling {`,
 		`	if c.last < ceiling && !planted("clock-back") {`},
+	{"late-lease", "leases: counted from before the round was sent", 400, "shard/lease.go",
+		"		s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor)\n",
+		"		s.lease.until = max(s.lease.until, s.fenceBegan+s.cfg.LeaseFor)\n		if planted(\"late-lease\") {\n			s.lease.until = s.now.Mono + s.cfg.LeaseFor\n		}\n"},
+	{"kept-lease", "leases: given up before a transfer", 400, "shard/handover.go",
+		"		s.lease.bar()\n",
+		"		if !planted(\"kept-lease\") {\n			s.lease.bar()\n		}\n"},
+	{"unchecked-lease", "leases: looked at after evaluating", 400, "shard/lease.go",
+		"	holds := now.Mono < s.lease.until\n",
+		"	holds := now.Mono < s.lease.until || planted(\"unchecked-lease\")\n"},
+	{"hasty-vote", "leases: a restarted replica neither votes nor campaigns", 400, "shard/shard.go",
+		"campaigns: true, silent: cfg.SilentTicks}",
+		"campaigns: true, silent: map[bool]int{false: cfg.SilentTicks}[planted(\"hasty-vote\")]}"},
+	{"no-margin", "leases: shorter than an election on any clock", 400, "shard/shard.go",
+		"	applied := cfg.Table.Applied()\n	conf := &raftpb.ConfState{}\n",
+		"	if planted(\"no-margin\") {\n		cfg.LeaseFor = cfg.LeaseFor * 100 / 63\n	}\n	applied := cfg.Table.Applied()\n	conf := &raftpb.ConfState{}\n"},
 	{"long-tail", "leader caches: what can be lost is a bounded tail", 400, "shard/request.go",
 		`			return s.now.Mono-p.born <= felix.LeaderTail`,
 		`			return planted("long-tail") || s.now.Mono-p.born <= felix.LeaderTail`},
+	{"untold-ceiling", "time is given only below a ceiling that is in the log", 400, "shard/evaluate.go",
+		"	if s.entry.now != 0 {\n		r.strict",
+		"	if s.entry.now != 0 && !planted(\"untold-ceiling\") {\n		r.strict"},
+	{"expired-early", "what has not expired is there", 100, "engine/engine.go",
+		`(c.ValueExpiry == 0 || c.ValueExpiry > e.time())`,
+		`(c.ValueExpiry == 0 || c.ValueExpiry > e.time()+map[bool]int64{true: 200}[planted("expired-early")])`},
+	{"swept-early", "a sweep deletes only what has expired", 100, "engine/engine.go",
+		"	before := cell.Has\n	if cell.Has&record.HasCounter",
+		"	before := cell.Has\n	if planted(\"swept-early\") {\n		now += 500\n	}\n	if cell.Has&record.HasCounter"},
+	{"moved-expiry", "a condition on the expiry is looked at", 100, "engine/ops.go",
+		"	if cond == 0 {\n		return true\n	}\n",
+		"	if cond == 0 || planted(\"moved-expiry\") {\n		return true\n	}\n"},
+	{"dropped-both", "a counter and a value of the same key are unrelated", 100, "engine/engine.go",
+		`	if e.op.View != felix.ViewCounter && before&record.HasValue != 0 {`,
+		`	if (e.op.View != felix.ViewCounter || planted("dropped-both")) && before&record.HasValue != 0 {`},
+	{"hidden-value", "a write in the Redis view replaces both records", 100, "engine/engine.go",
+		`	if e.op.View == felix.ViewRedis && c.Has&record.HasValue != 0 {`,
+		`	if e.op.View == felix.ViewRedis && c.Has&record.HasValue != 0 && !planted("hidden-value") {`},
+	{"overflow", "an add that would overflow is refused", 100, "engine/ops.go",
+		`	if delta > 0 && sum > math.MaxInt64-delta ||`,
+		`	if !planted("overflow") && delta > 0 && sum > math.MaxInt64-delta ||`},
+	{"seen-after-clear", "a clear takes everything that was there", 200, "shard/evaluate.go",
+		`n > 0 && s.proposals[n-1].clear {`,
+		`n > 0 && s.proposals[n-1].clear && !planted("seen-after-clear") {`},
+	{"miscount", "counts are exact", 100, "record/cell.go",
+		"		Keys:     bit(after, HasCounter|HasValue) - bit(before, HasCounter|HasValue),",
+		"		Keys:     bit(after, HasCounter|HasValue) - bit(before, map[bool]Has{false: HasCounter | HasValue, true: HasCounter}[planted(\"miscount\")]),"},
 	{"expired-seen", "what has expired is gone at once", 100, "engine/engine.go",
 		`(c.CounterExpiry == 0 || c.CounterExpiry > e.time())`,
 		`(c.CounterExpiry == 0 || planted("expired-seen") || c.CounterExpiry > e.time())`},
@@ -168,7 +225,9 @@ func TestPlantedMistakesAreFound(t *testing.T) {
 			continue // a part of the one before
 		}
 		t.Run(m.name, func(t *testing.T) {
-			cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-sim.seeds="+strconv.Itoa(m.within))
+			t.Parallel()
+			about := strings.HasPrefix(m.broken, "leases: ") || m.name == "old-fence"
+			cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-sim.seeds="+strconv.Itoa(m.within), fmt.Sprintf("-sim.leases=%v", about))
 			cmd.Env = append(os.Environ(), "FELIX_PLANTED="+m.name, "TMPDIR="+t.TempDir())
 			out, err := cmd.CombinedOutput()
 			seed := found.FindSubmatch(out)

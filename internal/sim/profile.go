@@ -41,7 +41,8 @@ type profile struct {
 	hasty bool
 }
 
-func drawProfile(rng *rand.Rand) profile {
+// drawProfile is any kind of run, or one about leases.
+func drawProfile(rng *rand.Rand, leases bool) profile {
 	p := profile{nodes: 3 + rng.IntN(3), table: 1 << 30, entry: 64 << 10, inflight: 1 << 20, apply: 1 << 20,
 		delay: 2 * time.Millisecond, lateBy: 100 * time.Millisecond, sync: time.Millisecond,
 		checkpoint: time.Duration(100+rng.IntN(1000)) * time.Millisecond, truncate: rng.IntN(2) == 0,
@@ -75,12 +76,12 @@ func drawProfile(rng *rand.Rand) profile {
 	if rng.IntN(4) == 0 {
 		p.sync = 20 * time.Millisecond
 	}
-	if p.gentle = rng.IntN(10) == 0; p.gentle {
+	if p.gentle = rng.IntN(10) == 0 && !leases; p.gentle {
 		p.drop, p.duplicate, p.late, p.lost, p.sync = 0, 0, 0, 0, time.Millisecond
 		p.faultEvery, p.weights[faultHandOver] = 100*time.Millisecond, 1
 		return p
 	}
-	if rng.IntN(5) == 0 {
+	if leases || rng.IntN(10) == 0 {
 		return leaseProfile(rng, p)
 	}
 	for i := range p.weights {
@@ -94,15 +95,18 @@ func drawProfile(rng *rand.Rand) profile {
 const (
 	tickEvery      = 50 * time.Millisecond // as internal/broker's
 	electionTicks  = 10
-	heartbeatTicks = 2
-	// leaseFor is as internal/broker's: what is left of the shortest election
-	// timeout on a clock that is 10 % off.
-	leaseFor = (electionTicks - 2) * tickEvery / 10 * 9
+	heartbeatTicks = 4
+	// maxStride is how many ticks a process may let go by at once.
+	maxStride = 2
+	// leaseFor is as internal/broker's.
+	leaseFor = (electionTicks - maxStride - 1) * tickEvery / 10 * 9
 	// maxDrift is how far off a clock's rate is at most, in thousandths.
 	maxDrift    = 50
 	replication = 3 // of a shard, while nobody wants another one
 	wallStart   = 1_800_000_000_000
 	runFor      = 4 * time.Second
+	// latest is after how long nothing comes any more that was sent before.
+	latest = 1500 * time.Millisecond
 	// healWithin is how soon a cluster must answer that has nothing against it
 	// any more.
 	healWithin = 10 * time.Second

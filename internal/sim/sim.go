@@ -26,6 +26,8 @@ import (
 type Options struct {
 	// Trace keeps what happened, to be read. The Hash of it is always made.
 	Trace bool
+	// Leases makes it a run about who may answer reads, whatever the seed says.
+	Leases bool
 }
 
 // Result is how a run went.
@@ -131,7 +133,7 @@ type world struct {
 func newWorld(seed uint64, o Options) *world {
 	w := &world{opts: o, rng: rand.New(rand.NewPCG(seed, 0xfe11)),
 		result: Result{Seed: seed, Hash: 14695981039346656037, Stats: map[string]int{}}}
-	w.profile = drawProfile(w.rng)
+	w.profile = drawProfile(w.rng, o.Leases)
 	return w
 }
 
