@@ -58,7 +58,7 @@ func (w *world) begin() {
 		w.newClient(i)
 	}
 	w.faultsEnd = runFor
-	w.after(w.between(0, time.Second), w.fault)
+	w.after(w.profile.faultTakes/2+w.between(0, time.Second), w.fault)
 }
 
 // fault lets something go wrong, and something else a while later.
@@ -78,7 +78,7 @@ func (w *world) fault() {
 		at -= w.profile.weights[kind]
 	}
 	w.inject(kind, w.nodes[w.rng.IntN(len(w.nodes))])
-	w.after(w.between(0, 2*w.profile.faultEvery), w.fault)
+	w.after(w.profile.faultTakes+w.between(0, 2*w.profile.faultEvery), w.fault)
 }
 
 // target is a node that is up, and most often one that owns something: what

@@ -28,6 +28,7 @@ type group struct {
 	homes       []*node  // by Raft id - 1: where it is, or was
 	owner       *replica // who owned it last, as far as anybody saw
 	former      *replica // who did before
+	led         uint64   // the newest term in which anybody led it
 	clears      int      // how often it is to be cleared yet
 	cleared     bool     // it is, at times, so there are no counters of sums
 	// states are the hashes of the shard's state by applied index, with whose it

@@ -22,12 +22,13 @@ func leaseProfile(rng *rand.Rand, p profile) profile {
 	p.drop, p.duplicate, p.late, p.lost, p.sync = 0, 0, 0, 0, time.Millisecond
 	p.entry, p.inflight, p.table = 64<<10, 1<<20, 1<<30
 	p.keys, p.onlySums, p.clients, p.think = 1, true, 8, 4*time.Millisecond
-	p.hasty, p.faultEvery = true, 700*time.Millisecond
-	p.weights = [faults]int{}
-	for _, kind := range []int{faultTrap, faultLag, faultTakeover, faultDrift, faultOldClock} {
-		p.weights[kind] = rng.IntN(3)
+	p.hasty, p.weights = true, [faults]int{}
+	// One kind, and one at a time: they would get into each other's way.
+	p.faultEvery, p.faultTakes = 250*time.Millisecond, 1200*time.Millisecond
+	kind := []int{faultTrap, faultLag, faultTakeover, faultDrift, faultOldClock}[rng.IntN(5)]
+	if p.weights[kind] = 1; kind == faultLag {
+		p.faultTakes *= 2
 	}
-	p.weights[[]int{faultTrap, faultLag, faultTakeover, faultDrift, faultOldClock}[rng.IntN(5)]] += 3
 	return p
 }
 
@@ -39,7 +40,7 @@ func (w *world) usurp(kind int) {
 	if owner == nil || owner.stalled {
 		return
 	}
-	if w.one(2) { // as far apart as clocks may be
+	if kind == faultDrift || w.one(2) { // as far apart as clocks may be
 		for _, n := range w.nodes {
 			n.setRate(1000 + maxDrift)
 		}
@@ -87,16 +88,14 @@ func (w *world) trap(owner *node) {
 		third = w.nodes[(first+2)%len(w.nodes)]
 	}
 	w.note("node %d is parted from node %d, and node %d restarts", owner.id, w.nodes[first].id, third.id)
-	w.cutOff(owner, w.nodes[first], 2500*time.Millisecond)
-	w.cutOff(w.nodes[first], owner, 2500*time.Millisecond)
-	restarts := w.between(600*time.Millisecond, 1500*time.Millisecond)
-	if w.one(2) {
-		w.lullUntil = w.now + restarts
-	}
+	restarts := w.between(600*time.Millisecond, 1200*time.Millisecond)
+	w.lullUntil = w.now + restarts
+	w.cutOff(owner, w.nodes[first], restarts+time.Second)
+	w.cutOff(w.nodes[first], owner, restarts+time.Second)
 	w.after(restarts, func() {
 		if third.up && third != owner && !w.healed {
 			w.crash(third, false, w.between(time.Millisecond, 50*time.Millisecond))
-			if w.one(2) {
+			if !w.one(4) {
 				w.part(owner, time.Second)
 			}
 		}
@@ -113,22 +112,22 @@ func (l *lag) at(now time.Duration) time.Duration {
 	if l.most == 0 {
 		return 0
 	}
-	return min((now-l.since)/2, l.most)
+	return min((now-l.since)/4*3, l.most)
 }
 
 // retard lets a node hear of everything later and later, and then not be heard of
 // itself.
 func (w *world) retard(n *node) {
-	l := lag{w.now, w.between(300*time.Millisecond, 1200*time.Millisecond)}
+	l := lag{w.now, w.between(400*time.Millisecond, 900*time.Millisecond)}
 	n.lag = l
 	w.note("node %d hears of everything up to %d later", n.id, uint64(l.most))
-	w.after(w.between(l.most, 2*l.most), func() {
+	w.after(w.between(l.most, l.most/2*3), func() {
 		w.note("node %d is not heard of", n.id)
 		for _, other := range w.nodes {
 			w.cutOff(n, other, 1500*time.Millisecond)
 		}
 	})
-	w.after(2*l.most+1500*time.Millisecond, func() {
+	w.after(l.most/2*3+1500*time.Millisecond, func() {
 		if n.lag == l {
 			n.lag = lag{}
 		}

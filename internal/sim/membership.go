@@ -117,7 +117,7 @@ func (r *replica) giveBack() {
 	g := r.group
 	status := r.shard.Status()
 	to := g.place.ReplicaOn(g.place.Prefer)
-	if g.w.healed || !status.Owns || to == 0 || to == r.raftID || len(status.Conf.GetVotersOutgoing()) > 0 || !g.w.one(4) {
+	if g.w.healed || g.w.profile.onlySums || !status.Owns || to == 0 || to == r.raftID || len(status.Conf.GetVotersOutgoing()) > 0 || !g.w.one(4) {
 		return
 	}
 	for _, p := range status.Progress {

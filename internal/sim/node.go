@@ -159,8 +159,14 @@ func (r *replica) advance() {
 	r.confirm()
 }
 
+// confirm answers what rests on the lease. As long as it holds nobody else leads,
+// whether anything was written there yet or not: a history shows it only if so.
 func (r *replica) confirm() {
-	r.shard.Confirm(r.node.time(), &r.node.out)
+	n, before := r.node, len(r.node.out.Done)
+	r.shard.Confirm(n.time(), &n.out)
+	if term := r.shard.Status().Term; len(n.out.Done) > before && term < r.group.led {
+		n.w.fail("shard %d: replica %d answers a read by its lease of term %d, while there is a leader of term %d", r.group.id, r.raftID, term, r.group.led)
+	}
 	r.take()
 }
 
@@ -217,6 +223,9 @@ func (r *replica) noteRole() {
 		owns = 1
 	}
 	r.node.w.note("shard %d: replica %d on node %d: term %d, leader %d, owns %d, applied %d", r.group.id, r.raftID, r.node.id, s.Term, s.Lead, owns, s.Applied)
+	if s.Leader {
+		r.group.led = max(r.group.led, s.Term)
+	}
 	if s.Owns && r.group.owner != r {
 		r.group.former, r.group.owner = r.group.owner, r
 		r.node.w.count("owners")

@@ -32,7 +32,8 @@ type profile struct {
 	onlySums        bool // nothing but adds and gets of counters of sums
 	clears          bool // shards are cleared
 	think           time.Duration
-	faultEvery      time.Duration // 0 is never
+	faultEvery      time.Duration // about; 0 is never
+	faultTakes      time.Duration // until the next one may come
 	weights         [faults]int
 	// gentle says that nothing goes wrong but that ownership is handed over, and
 	// that no client may see it (rule 8).
