@@ -23,6 +23,7 @@ type client struct {
 type call struct {
 	kind    shard.RequestKind // Ops, Scan, Count or Clear
 	ops     []felix.Op
+	groups  []felix.Group
 	scan    felix.ScanRequest
 	c       *client
 	g       *group
@@ -166,7 +167,7 @@ func (h *hop) submit(r *replica) {
 	k := h.call
 	q := &shard.Request{Kind: k.kind, Scan: k.scan, Tag: h, Deadline: h.node.time().Mono + callTimeout}
 	if k.kind == shard.Ops {
-		q.Batch = &felix.Batch{Ops: k.ops, Replies: make([]felix.Reply, len(k.ops))}
+		q.Batch = &felix.Batch{Ops: k.ops, Replies: make([]felix.Reply, len(k.ops)), Groups: k.groups}
 		for i := range k.ops {
 			q.Positions = append(q.Positions, int32(i))
 		}
@@ -255,11 +256,14 @@ func (h *hop) answer(a answer) {
 
 // describe is an operation, for the trace.
 func describe(op *felix.Op) string {
-	what := [...]string{"?", "get", "add", "set", "delete", "expire"}[op.Kind]
+	what := [...]string{"?", "get", "add", "set", "delete", "expire", "check"}[op.Kind]
 	text := fmt.Sprintf("%s %s of view %d", what, op.Key, op.View)
 	switch op.Kind {
 	case felix.Add, felix.Set:
 		text += " " + cmp.Or(string(op.Value), strconv.FormatInt(op.Int, 10))
+	}
+	if op.Bounds != nil {
+		text += fmt.Sprintf(", within %+v", *op.Bounds)
 	}
 	if op.ExpireIf != 0 {
 		text += fmt.Sprintf(", if its expiry is %d", op.ExpireIf)

@@ -32,6 +32,7 @@ type history struct {
 	live   map[string]*keyHistory
 	told   map[*group]int64 // the newest shard time
 	clears []clearing
+	groups [][]adding
 	times  map[*group][]timing
 }
 
@@ -47,6 +48,7 @@ type keyHistory struct {
 	must     int64  // sums: acknowledged
 	may      int64
 	acks     []ack
+	last     int64            // sums: in the end
 	versions map[uint64]int64 // of acknowledged changes, with what they made of it
 	ops      []porcupine.Operation
 }
@@ -118,7 +120,52 @@ func (h *history) wish(g *group, reads bool) call {
 			c.ops = append(c.ops, h.registerOp(h.key(g, false)))
 		}
 	}
+	h.group(g, &c)
 	return c
+}
+
+// group makes of operations on different keys an atomic group, at times, which
+// may depend on a key.
+func (h *history) group(g *group, c *call) {
+	if !h.w.one(3) {
+		return
+	}
+	if h.w.one(3) {
+		k := h.key(g, false)
+		k.asked++
+		check := felix.Op{Kind: felix.Check, Key: []byte(k.key), View: h.view(k), If: felix.If(1 + h.w.rng.IntN(2))}
+		if k.version != 0 && h.w.one(2) {
+			check.If, check.Version = felix.IfVersion, k.version
+		}
+		c.ops = slices.Insert(c.ops, h.w.rng.IntN(len(c.ops)+1), check)
+	}
+	seen := map[string]bool{}
+	for i := range c.ops {
+		if key := string(c.ops[i].Key); seen[key] {
+			return
+		}
+		seen[string(c.ops[i].Key)] = true
+	}
+	c.groups = []felix.Group{{To: int32(len(c.ops)), AllOrNothing: h.w.one(2)}}
+}
+
+// together notes which adds of a group go together, all or none.
+func (h *history) together(k *call) {
+	var adds []adding
+	for i := range k.ops {
+		if key := h.keys[string(k.ops[i].Key)]; key.sums && k.ops[i].Kind == felix.Add {
+			adds = append(adds, adding{key, k.ops[i].Int})
+		}
+	}
+	if len(k.groups) > 0 && len(adds) > 1 && k.g.consistency == felix.Quorum {
+		h.groups = append(h.groups, adds)
+	}
+}
+
+// adding is an add of a group to a counter of sums.
+type adding struct {
+	key *keyHistory
+	bit int64
 }
 
 // scan is a page of the shard's keys.
@@ -182,6 +229,9 @@ func (h *history) registerOp(k *keyHistory) felix.Op {
 		return op
 	case n < 6 && op.View != felix.ViewValue:
 		op.Kind, op.Int = felix.Add, rng.Int64N(2000)-1000
+		if rng.IntN(3) == 0 {
+			op.Bounds = &felix.Bounds{Min: -rng.Int64N(500), Max: rng.Int64N(1000), Saturate: rng.IntN(2) == 0}
+		}
 	case n < 9:
 		op.Kind, op.If = felix.Set, felix.If(rng.IntN(4))
 		h.fill(&op)
@@ -209,7 +259,11 @@ func (h *history) registerOp(k *keyHistory) felix.Op {
 // ttl lets what is written expire, or not.
 func (h *history) ttl(op *felix.Op, g *group) {
 	rng := h.w.rng
-	switch rng.IntN(8) {
+	switch rng.IntN(9) {
+	case 8:
+		if op.Kind == felix.Add {
+			op.TTL, op.ExpiryMillis = felix.TTLInIfNone, 1+rng.Int64N(1000)
+		}
 	case 0, 1:
 		op.TTL, op.ExpiryMillis = felix.TTLIn, 1+rng.Int64N(1000)
 	case 2:
@@ -245,6 +299,7 @@ func (h *history) answered(k *call) {
 	case shard.Clear:
 		h.cleared(k)
 	default:
+		h.together(k)
 		for i := range k.ops {
 			h.answeredOp(k, i)
 		}
@@ -348,6 +403,12 @@ func (h *history) answeredOp(k *call, i int) {
 	known := reply.Err == nil || reply.Err == felix.ErrNotInteger || reply.Err == felix.ErrOverflow
 	w.note("call %d, operation %d: error %d, applied or found %d, %d, version %x", k.number, uint64(i), code(reply.Err), answerBits(&reply), uint64(reply.Int), reply.Version)
 	switch {
+	case reply.Aborted: // as if it had not been asked
+		w.count("aborted")
+		if len(k.groups) == 0 || reply.Applied {
+			w.fail("%s: call %d is told that it was aborted", key.key, k.number)
+		}
+		return
 	case known:
 		w.count("answers")
 		h.learn(k, key, op, &reply)
@@ -395,7 +456,8 @@ func (h *history) learn(k *call, key *keyHistory, op *felix.Op, reply *felix.Rep
 		return
 	}
 	key.version = reply.Version
-	if op.Kind == felix.Get || op.Kind == felix.Delete || op.Kind == felix.Expire || !reply.Applied || op.TTL == felix.TTLAt {
+	if op.Kind == felix.Get || op.Kind == felix.Delete || op.Kind == felix.Expire || op.Kind == felix.Check || !reply.Applied ||
+		op.TTL == felix.TTLAt || op.Bounds != nil {
 		return
 	}
 	made := reply.Int

@@ -77,6 +77,13 @@ func (w *world) judge() {
 	for _, g := range w.shards {
 		w.sameEverywhere(g)
 	}
+	for _, adds := range w.history.groups {
+		for _, a := range adds {
+			if first := adds[0]; (first.key.last&first.bit != 0) != (a.key.last&a.bit != 0) {
+				w.complain("of an atomic group %#x was added to %s, and %#x not to %s, or the other way round", first.bit, first.key.key, a.bit, a.key.key)
+			}
+		}
+	}
 	w.history.sortTimes()
 	for _, k := range w.history.sorted() {
 		k.judge()
@@ -100,6 +107,7 @@ func (w *world) readLast(k *keyHistory) {
 	if reply := asked.got.replies[0]; reply.Err != nil {
 		w.fail("%s cannot be read at the end: %v", k.key, reply.Err)
 	} else if k.sums {
+		k.last = reply.Int
 		k.judgeSum(reply.Int)
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"math/big"
 	"strconv"
 
 	"github.com/anishathalye/porcupine"
@@ -92,6 +93,8 @@ func (s keyState) step(in *input, out *felix.Reply) (next []keyState) {
 				next = append(next, now.delete(in, out)...)
 			case felix.Expire:
 				next = append(next, now.expire(in, out)...)
+			case felix.Check:
+				next = append(next, now.check(in, out)...)
 			}
 		}
 	}
@@ -193,9 +196,11 @@ func (s keyState) fails(in *input, out *felix.Reply, err *felix.Error) []keyStat
 func (in *input) expiry(old *rec) (lo, hi int64) {
 	op := &in.op
 	switch ttl := op.TTL; {
-	case ttl == felix.TTLIn:
+	case ttl == felix.TTLInIfNone && old.lo != 0, ttl == felix.TTLAtIfNone && old.lo != 0:
+		return old.lo, old.hi
+	case ttl == felix.TTLIn, ttl == felix.TTLInIfNone:
 		return in.from + op.ExpiryMillis, max(in.to, in.to+op.ExpiryMillis) // to may be the end of time
-	case ttl == felix.TTLAt:
+	case ttl == felix.TTLAt, ttl == felix.TTLAtIfNone:
 		return op.ExpiryMillis, op.ExpiryMillis
 	case ttl == felix.TTLKeep, ttl == felix.TTLDefault && op.Kind != felix.Set:
 		return old.lo, old.hi
@@ -212,7 +217,7 @@ func (in *input) timed() bool {
 func (s keyState) write(in *input, out *felix.Reply, counter bool, r rec) (next []keyState) {
 	r.has = true
 	records := []rec{r}
-	if in.op.TTL == felix.TTLAt {
+	if in.op.TTL == felix.TTLAt || in.op.TTL == felix.TTLAtIfNone {
 		records = r.at(in)
 	}
 	for _, r := range records {
@@ -241,22 +246,89 @@ func (s keyState) add(in *input, out *felix.Reply) (next []keyState) {
 	if r := s.seen(in.op.View); r != nil {
 		old = *r
 	}
-	delta := in.op.Int
+	delta, answer := in.within(old.data)
 	switch {
 	case old.text:
 		return s.fails(in, out, felix.ErrNotInteger)
-	case delta > 0 && old.data > math.MaxInt64-delta, delta < 0 && old.data < math.MinInt64-delta:
+	case answer == tooFar:
 		return s.fails(in, out, felix.ErrOverflow)
+	case answer == unmet:
+		return s.unbounded(in, out, old.data)
 	}
 	r := rec{data: old.data + delta}
 	r.lo, r.hi = in.expiry(&old)
 	if in.known {
-		if out.Err != nil || !out.Applied || out.Int != r.data || !r.mayExpire(out.ExpiresAtMillis) {
+		if out.Err != nil || !out.Applied || out.Int != r.data || !r.mayExpire(out.ExpiresAtMillis) || in.op.Bounds != nil && out.Delta != delta {
 			return nil
 		}
 		r.lo, r.hi = out.ExpiresAtMillis, out.ExpiresAtMillis
 	}
-	return s.write(in, out, true, r)
+	next = s.write(in, out, true, r)
+	if in.op.Bounds != nil && delta == 0 && s.counter.has {
+		next = append(next, s.kept(in, out, r.lo, r.hi)...)
+	}
+	return next
+}
+
+// bound is what bounds say to an add.
+type bound uint8
+
+const (
+	met bound = iota
+	unmet
+	tooFar
+)
+
+// within is what the operation adds to a sum.
+func (in *input) within(sum int64) (delta int64, answer bound) {
+	b := in.op.Bounds
+	if b == nil {
+		b = &felix.Bounds{Min: math.MinInt64, Max: math.MaxInt64}
+	}
+	after := new(big.Int).Add(big.NewInt(sum), big.NewInt(in.op.Int))
+	to := after
+	if lowest := big.NewInt(b.Min); after.Cmp(lowest) < 0 {
+		to = lowest
+	} else if highest := big.NewInt(b.Max); after.Cmp(highest) > 0 {
+		to = highest
+	}
+	add := new(big.Int).Sub(to, big.NewInt(sum))
+	switch {
+	case to != after && in.op.Bounds == nil, to != after && b.Saturate && !add.IsInt64():
+		return 0, tooFar
+	case to != after && !b.Saturate:
+		return 0, unmet
+	}
+	return add.Int64(), met
+}
+
+// unbounded is the key, as the answer is that the sum would be out of bounds.
+func (s keyState) unbounded(in *input, out *felix.Reply, sum int64) []keyState {
+	if !in.known {
+		return []keyState{s}
+	}
+	shows := *out
+	if shows.Int = 0; s.seen(in.op.View) == &s.counter {
+		shows.Int = sum
+	} else if r := s.seen(in.op.View); r != nil {
+		shows.Value = []byte(r.bytes())
+	}
+	if out.Applied || out.Int != sum || out.Value != nil {
+		return nil
+	}
+	return s.shown(in, &shows, true)
+}
+
+// check is the key, as the answer is whether the condition holds.
+func (s keyState) check(in *input, out *felix.Reply) (next []keyState) {
+	met, unmet := s.conditions(&in.op)
+	if unmet {
+		next = s.refused(in, out)
+	}
+	if met && (!in.known || out.Err == nil && out.Applied) {
+		next = append(next, s)
+	}
+	return next
 }
 
 // conditions are whether the condition may be met, and may not be.
@@ -404,7 +476,7 @@ func (s keyState) expire(in *input, out *felix.Reply) (next []keyState) {
 func (s keyState) kept(in *input, out *felix.Reply, lo, hi int64) []keyState {
 	r := s.seen(in.op.View)
 	hides := in.op.View == felix.ViewRedis && s.counter.has && s.value.has
-	if r.lo > hi || lo > r.hi || hides && in.timed() || in.known && r.version != 0 && out.Version != r.version {
+	if r.lo > hi || lo > r.hi || hides && (in.timed() || in.op.Kind == felix.Add) || in.known && r.version != 0 && out.Version != r.version {
 		return nil
 	}
 	r.lo, r.hi = max(r.lo, lo), min(r.hi, hi)
