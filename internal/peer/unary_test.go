@@ -3,6 +3,7 @@ package peer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math"
@@ -256,6 +257,48 @@ func TestDamagedSnapshot(t *testing.T) {
 			t.Errorf("%s: first %v, then %v", name, err, again)
 		}
 	}
+}
+
+// Whatever a peer sends in place of a snapshot's frames: what is taken has the
+// checksums that it came with and is all of it, or there is an error for good.
+func FuzzChunks(f *testing.F) {
+	frame := func(x *peerv1.SnapshotFrame) []byte {
+		b, err := proto.Marshal(x)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return append(binary.AppendUvarint(nil, uint64(len(b))), b...)
+	}
+	chunk := frame(&peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_Chunk{Chunk: &peerv1.SnapshotChunk{Data: []byte("data"), Crc32C: crcOf([]byte("data"))}}})
+	end := frame(&peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_End{End: &peerv1.SnapshotEnd{Chunks: 2}}})
+	f.Add(slices.Concat(chunk, chunk, end))
+	f.Add(slices.Concat(chunk, end))
+	f.Add(slices.Concat(chunk, frame(&peerv1.SnapshotFrame{})))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := decoder{b: b}
+		var last *peerv1.SnapshotFrame
+		r := &chunkReader{stall: time.NewTimer(time.Hour), progress: func(uint64) error { return nil }, receive: func() (*peerv1.SnapshotFrame, error) {
+			last = &peerv1.SnapshotFrame{}
+			body := d.bytes()
+			if d.bad {
+				return nil, io.EOF
+			}
+			return last, proto.Unmarshal(body, last)
+		}}
+		n := uint64(0)
+		for {
+			data, err := r.next()
+			if err != nil {
+				if _, again := r.next(); again != err || err == io.EOF && last.GetEnd().GetChunks() != n {
+					t.Fatalf("%d chunks, then %v, then %v", n, err, again)
+				}
+				return
+			}
+			if n++; crcOf(data) != last.GetChunk().GetCrc32C() {
+				t.Fatalf("chunk %d is damaged, and taken", n)
+			}
+		}
+	})
 }
 
 // TestQuestionsAreSmall: anybody may ask, so that what they send is bounded.

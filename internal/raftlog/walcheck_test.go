@@ -1,7 +1,9 @@
 package raftlog
 
 import (
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -263,4 +265,44 @@ func invert(t *testing.T, fs vfs.FS, name string, at int) {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Whatever is in a WAL, it is taken or refused as damaged, and nothing else. What
+// says nothing of later syncs is a torn write, wherever it ends.
+func FuzzWAL(f *testing.F) {
+	first := fuzzedChunk(7, 0, appendMark(make([]byte, batchHeaderBytes), mark{number: 1}))
+	second := fuzzedChunk(7, uint64(len(first)), []byte("what follows"))
+	f.Add([]byte{}, uint32(7), false)
+	f.Add(append(first, second...), uint32(7), true)
+	f.Add(append(first[:len(first)-1:len(first)-1], second...), uint32(7), false)
+	f.Add(append(make([]byte, walBlockBytes-10), second...), uint32(7), false)
+	f.Fuzz(func(t *testing.T, b []byte, number uint32, whole bool) {
+		if whole { // a chunk that is as it should be
+			b = fuzzedChunk(number, 0, b[:min(len(b), walBlockBytes-walHeaderBytes)])
+		}
+		mem := vfs.NewMem()
+		file, err := mem.Create("wal", vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkWAL(mem, "wal", number); err != nil && (whole || !errors.Is(err, ErrCorrupt)) {
+			t.Fatal(err)
+		}
+	})
+}
+
+// fuzzedChunk is a chunk of a WAL that is a whole batch.
+func fuzzedChunk(number uint32, synced uint64, payload []byte) []byte {
+	b := binary.LittleEndian.AppendUint16(make([]byte, 4), uint16(len(payload)))
+	b = binary.LittleEndian.AppendUint32(append(b, 9), number)
+	b = append(binary.LittleEndian.AppendUint64(b, synced), payload...)
+	sum := crc32.Checksum(b[6:], castagnoli)
+	binary.LittleEndian.PutUint32(b, (sum>>15|sum<<17)+0xa282ead8)
+	return b
 }

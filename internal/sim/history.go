@@ -149,6 +149,26 @@ func (h *history) group(g *group, c *call) {
 	c.groups = []felix.Group{{To: int32(len(c.ops)), AllOrNothing: h.w.one(2)}}
 }
 
+// judgeGroup checks that a group was stopped by one operation for all others, or
+// by none.
+func (h *history) judgeGroup(k *call) {
+	stopped, aborted := 0, 0
+	for i := range k.ops {
+		r := &k.got.replies[i]
+		if k.got.err != nil || r.Err != nil && r.Err != felix.ErrNotInteger && r.Err != felix.ErrOverflow {
+			return // it was not evaluated, or nobody knows
+		}
+		if r.Aborted {
+			aborted++
+		} else if k.groups[0].Stops(&k.ops[i], r) {
+			stopped++
+		}
+	}
+	if stopped > 1 || aborted != stopped*(len(k.ops)-1) {
+		h.w.fail("call %d, a group of %d: %d operations stop it, %d are aborted", k.number, len(k.ops), stopped, aborted)
+	}
+}
+
 // together notes which adds of a group go together, all or none.
 func (h *history) together(k *call) {
 	var adds []adding
@@ -157,7 +177,7 @@ func (h *history) together(k *call) {
 			adds = append(adds, adding{key, k.ops[i].Int})
 		}
 	}
-	if len(k.groups) > 0 && len(adds) > 1 && k.g.consistency == felix.Quorum {
+	if len(adds) > 1 && k.g.consistency == felix.Quorum {
 		h.groups = append(h.groups, adds)
 	}
 }
@@ -299,7 +319,10 @@ func (h *history) answered(k *call) {
 	case shard.Clear:
 		h.cleared(k)
 	default:
-		h.together(k)
+		if len(k.groups) > 0 {
+			h.judgeGroup(k)
+			h.together(k)
+		}
 		for i := range k.ops {
 			h.answeredOp(k, i)
 		}
