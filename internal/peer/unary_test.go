@@ -273,6 +273,7 @@ func FuzzChunks(f *testing.F) {
 	end := frame(&peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_End{End: &peerv1.SnapshotEnd{Chunks: 2}}})
 	f.Add(slices.Concat(chunk, chunk, end))
 	f.Add(slices.Concat(chunk, end))
+	f.Add(frame(&peerv1.SnapshotFrame{Kind: &peerv1.SnapshotFrame_Chunk{Chunk: &peerv1.SnapshotChunk{Data: []byte("data"), Crc32C: 1}}}))
 	f.Add(slices.Concat(chunk, frame(&peerv1.SnapshotFrame{})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := decoder{b: b}
