@@ -26,8 +26,7 @@ const hostileMemory = (64 + 16 + 32 + 32 + 128 + 256) << 20
 // hold is much more: 500 MB of commands that do not end, 8 GB of answers that
 // nobody reads.
 //
-// Broken: the bound of unsent answers (session.go of netloop), of input
-// (budget_linux.go), MaxLineBytes (resp.go).
+// Broken: loop.crowded (budget_linux.go of netloop).
 func TestHostileClients(t *testing.T) {
 	b := run(t, exec.Command(build(t), "dev", "--data-dir", t.TempDir(), "--resp-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0",
 		"--peer-addr", "127.0.0.1:0", "--record-memory", "64", "--block-cache", "16", "--inflight-memory", "32", "--connection-memory", "32"))
