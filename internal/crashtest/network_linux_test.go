@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // insideNetwork tells a copy of a test that it runs in namespaces of its own, and
@@ -48,7 +49,11 @@ func inNetwork(t *testing.T, binary func(*testing.T) string, test func(t *testin
 
 func copyInNetwork(t *testing.T, binary string, flags uintptr) error {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=0")
+	left := time.Duration(0) // is for ever
+	if deadline, is := t.Deadline(); is {
+		left = time.Until(deadline)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+left.String())
 	cmd.Env = append(os.Environ(), insideNetwork+"="+binary)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | flags, Pdeathsig: syscall.SIGKILL}
 	if flags != 0 {

@@ -216,9 +216,10 @@ func (y *traffic) advance(more int) {
 	want := y.answered() + more
 	for deadline := time.Now().Add(patience); y.answered() < want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
+			n := y.answered()
 			y.mu.Lock()
 			defer y.mu.Unlock()
-			y.t.Fatalf("only %d of %d operations were answered; errors %v", y.answered(), want, y.errors)
+			y.t.Fatalf("only %d of %d operations were answered; errors %v", n, want, y.errors)
 		}
 	}
 }
