@@ -117,6 +117,7 @@ type CacheSettings struct {
 	Shards      int // 1 to MaxShardsPerCache; 0 means DefaultShards
 	Replication int // replicas of each shard, the target; 0 means what the cluster has, at most 3
 	Consistency Consistency
+	MaxIDs      int64 // idempotency ids that it may remember, 1 to MaxIDsPerCache; 0 means DefaultMaxIDs
 }
 
 // CacheInfo is a cache as it is.
@@ -154,6 +155,9 @@ type Service interface {
 	CacheInfo(ctx context.Context, scope Scope) (CacheInfo, error)
 	// SetReplication changes the number of replicas, online.
 	SetReplication(ctx context.Context, scope Scope, replication int) (info CacheInfo, warning string, err error)
+	// SetMaxIDs changes how many idempotency ids a cache may remember. One that
+	// has more forgets none, but takes no new ones.
+	SetMaxIDs(ctx context.Context, scope Scope, maxIDs int64) (CacheInfo, error)
 	// DeleteCache removes the cache and everything in it.
 	DeleteCache(ctx context.Context, scope Scope) error
 	// Cache finds a cache to work with, or is cache_not_found.
@@ -174,7 +178,8 @@ type Cache interface {
 	Scan(ctx context.Context, req ScanRequest) (ScanPage, error)
 	// Count counts records.
 	Count(ctx context.Context) (RecordCount, error)
-	// Clear deletes every counter and value. It is atomic per shard.
+	// Clear deletes every counter and value, and forgets every idempotency id: as
+	// a cache that has just been made. It is atomic per shard.
 	Clear(ctx context.Context) error
 }
 

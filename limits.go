@@ -27,6 +27,11 @@ const (
 	// remembered, by default and at most: each costs a record on disk until then.
 	DefaultIDRetention = 24 * time.Hour
 	MaxIDRetention     = 7 * 24 * time.Hour
+	// DefaultMaxIDs is how many idempotency ids a cache may remember: hundreds a
+	// second for the default retention, a gigabyte of disk on each replica.
+	// MaxIDsPerCache bounds the setting.
+	DefaultMaxIDs  = 10_000_000
+	MaxIDsPerCache = 1_000_000_000
 	// MaxScanPage bounds the items of one page, for the same reason.
 	MaxScanPage = 10_000
 	// MaxScanPageBytes ends a page early, and before it the part of a shard, so

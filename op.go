@@ -110,7 +110,8 @@ type Bounds struct {
 // Once makes a retried operation count once: the same id with the same operation
 // on the same key answers what the first answered, with Reply.Replayed, until the
 // retention has passed; with another operation it is ErrIDReused. What an
-// operation with an id is refused (an unmet bound, say) is kept as well.
+// operation with an id is refused (an unmet bound, say) is kept as well. Its reply
+// has no bytes of values, as with NoValue: it is kept for long.
 type Once struct {
 	ID              []byte // 1 to MaxIDBytes bytes
 	RetentionMillis int64  // 0 is DefaultIDRetention; at most MaxIDRetention

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
-	"github.com/felix-go/felix/internal/engine"
 	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/slots"
@@ -73,7 +72,7 @@ func (c *cache) Submit(batch *felix.Batch) {
 			}
 		}
 		op := &batch.Ops[i]
-		if err := engine.Validate(op); err != nil {
+		if err := c.b.validate(op); err != nil {
 			batch.Replies[i] = felix.Reply{Err: err}
 			s.rejected = append(s.rejected, int32(i))
 			continue

@@ -54,6 +54,7 @@ func (b *Broker) know(m *cacheMeta) *cache {
 	if old != nil {
 		b.forget(old)
 	}
+	b.boundIDs(m)
 	for i := range m.Shards {
 		b.guide(&m.Shards[i])
 	}
@@ -131,7 +132,7 @@ func (b *Broker) info(c *cache, counts felix.RecordCount) felix.CacheInfo {
 	b.mu.RUnlock()
 	consistency, _ := felix.ParseConsistency(m.Consistency) // was checked
 	return felix.CacheInfo{Scope: c.scope, Replicas: m.replicas(), CreatedAtMillis: m.CreatedAtMillis, Counts: counts,
-		CacheSettings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency}}
+		CacheSettings: felix.CacheSettings{Shards: len(m.Shards), Replication: m.Replication, Consistency: consistency, MaxIDs: m.maxIDs()}}
 }
 
 // replicas are how many replicas every shard has at least.

@@ -471,7 +471,7 @@ func TestExpiredRecordsGo(t *testing.T) {
 	eventually(t, "memory shrinks", func() bool { return b.Stats().RecordBytes < full/3 })
 	eventually(t, "the disk holds no due expiry hint", func() bool {
 		for id := range b.replicas {
-			keys, more, err := b.db.Expired(id, wall.Load(), 10)
+			keys, _, more, err := b.db.Expired(id, wall.Load(), 10)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 // featureSummaries say what features are, for people.
 var featureSummaries = map[string]string{
 	leaseFreeReads: "every broker can confirm reads of quorum caches by a majority, and does unless it was started with --reads lease",
+	idempotencyIDs: "operations may carry idempotency ids, so that a retry counts once",
 	replicaHashes:  "every broker stores what it compares its replicas with others by, and goes on from there when it restarts",
 }
 
@@ -85,6 +86,9 @@ func (b *Broker) FinalizeFeature(ctx context.Context, name string) (felix.Featur
 	reply, err := b.metaDo(ctx, op)
 	if err != nil {
 		return felix.FeatureInfo{}, err
+	}
+	if err := b.metaChanged(ctx); err != nil {
+		return felix.FeatureInfo{}, felix.Errorf(felix.OutcomeUnknown, "the feature was finalized, but not every broker may know yet: %v", err)
 	}
 	if reply.Applied {
 		b.opts.Logger.Info("a feature was finalized", "feature", name)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
-	"github.com/felix-go/felix/internal/engine"
 	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/peer"
 	"github.com/felix-go/felix/internal/peer/peerv1"
@@ -243,7 +242,7 @@ func (b *Broker) admitCall(in *inbound) *felix.Error {
 	r, bound := &in.request, b.opts.InflightBytes
 	if r.Kind == shard.Ops {
 		for _, p := range r.Positions {
-			if err := engine.Validate(&r.Batch.Ops[p]); err != nil {
+			if err := b.validate(&r.Batch.Ops[p]); err != nil {
 				return err
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"github.com/felix-go/felix/internal/slots"
 )
 
+var errIDInGroup = felix.Errorf(felix.InvalidArgument, "an operation of an atomic group has no idempotency id of its own: the group may have one")
+
 // refuseGroup answers a group that no shard can evaluate, and says whether it is
 // one: its keys are of several shards, or an operation that stops it is illegal.
 // An illegal one that does not is answered as outside of a group.
@@ -16,7 +18,11 @@ func (c *cache) refuseGroup(batch *felix.Batch, g *felix.Group) bool {
 	ops, replies := batch.Ops[g.From:g.To], batch.Replies[g.From:g.To]
 	home, crossed, stopped := -1, false, false
 	for i := range ops {
-		if replies[i] = (felix.Reply{Err: engine.Validate(&ops[i])}); replies[i].Err != nil {
+		err := engine.Validate(&ops[i])
+		if err == nil && ops[i].Once != nil {
+			err = errIDInGroup
+		}
+		if replies[i] = (felix.Reply{Err: err}); err != nil {
 			stopped = stopped || g.Stops(&ops[i], &replies[i])
 			continue
 		}

@@ -185,6 +185,12 @@ func (b *Broker) normalize(s felix.CacheSettings, brokers int) (felix.CacheSetti
 	if s.Consistency > felix.Leader {
 		return s, felix.Errorf(felix.InvalidArgument, "consistency %d is not known: it is quorum or leader", s.Consistency)
 	}
+	if s.MaxIDs == 0 {
+		s.MaxIDs = felix.DefaultMaxIDs
+	}
+	if err := b.checkMaxIDs(s.MaxIDs); err != nil {
+		return s, err
+	}
 	return s, b.checkReplication(s.Replication, brokers)
 }
 
@@ -261,7 +267,7 @@ func (b *Broker) sameCache(ctx context.Context, m *cacheMeta, settings felix.Cac
 	}
 	if have != settings {
 		return felix.CacheInfo{}, felix.Errorf(felix.AlreadyExists,
-			"cache %s exists with other settings: %d shards, replication %d, consistency %s", m.scope(), have.Shards, have.Replication, have.Consistency)
+			"cache %s exists with other settings: %d shards, replication %d, consistency %s, max-ids %d", m.scope(), have.Shards, have.Replication, have.Consistency, have.MaxIDs)
 	}
 	return b.describe(ctx, c)
 }
@@ -294,7 +300,7 @@ func (b *Broker) makeCache(ctx context.Context, v *view, nodes []placement.Node,
 	}
 	m := &cacheMeta{Tenant: scope.Tenant, Namespace: scope.Namespace, Name: scope.Cache, Format: cacheMetaFormat,
 		Replication: settings.Replication, Consistency: settings.Consistency.String(), CreatedAtMillis: b.opts.Wall(),
-		Shards: placement.Create(nodes, v.load(), ids, settings.Replication)}
+		MaxIDs: storedMaxIDs(settings.MaxIDs), Shards: placement.Create(nodes, v.load(), ids, settings.Replication)}
 	for i := range m.Shards {
 		if len(m.Shards[i].Replicas) < min(settings.Replication, len(nodes)) || len(nodes) == 0 {
 			return nil, felix.Errorf(felix.ResourceExhausted,

@@ -38,9 +38,13 @@ const leaseFreeReads = "lease_free_reads"
 // applied record with a chain. Before, chains are not stored.
 const replicaHashes = "replica_hashes"
 
+// idempotencyIDs is the feature whose finalizing refuses a build that cannot read
+// the records of ids. Before, operations with ids are refused.
+const idempotencyIDs = "idempotency_ids"
+
 // supportedFeatures are those that this build can live with when they are
 // finalized.
-func supportedFeatures() []string { return []string{leaseFreeReads, replicaHashes} }
+func supportedFeatures() []string { return []string{idempotencyIDs, leaseFreeReads, replicaHashes} }
 
 // clusterMeta is the cluster: its identity, and where the meta shard itself is.
 type clusterMeta struct {
@@ -88,7 +92,8 @@ type cacheMeta struct {
 	Replication     int               `json:"replication"` // the target
 	Consistency     string            `json:"consistency"`
 	CreatedAtMillis int64             `json:"created_at_millis"`
-	Shards          []placement.Shard `json:"shards"` // by shard number
+	MaxIDs          int64             `json:"max_ids,omitempty"` // 0 is the default; another one needs idempotencyIDs
+	Shards          []placement.Shard `json:"shards"`            // by shard number
 
 	version uint64 // of the record it was read from
 }
@@ -215,6 +220,9 @@ func (m *cacheMeta) check(key string) error {
 	}
 	if len(m.Shards) < 1 || len(m.Shards) > felix.MaxShardsPerCache || m.Replication < 1 || m.Replication > felix.MaxReplication {
 		return fmt.Errorf("it has %d shards, replication %d", len(m.Shards), m.Replication)
+	}
+	if m.MaxIDs < 0 || m.MaxIDs > felix.MaxIDsPerCache {
+		return fmt.Errorf("it may have %d ids", m.MaxIDs)
 	}
 	seen := map[uint64]bool{metaShard: true}
 	for i := range m.Shards {

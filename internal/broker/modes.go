@@ -108,5 +108,8 @@ func (w *worker) applyModes(r *replica) {
 	r.shard.SetEligible(w.b.eligible.Load())
 	r.shard.SetCampaigns(!w.b.stopping.Load())
 	r.shard.SetReads(shard.ReadMode(w.b.reads.Load()))
+	if n := r.route.maxIDs.Load(); n > 0 { // the cache is known
+		r.shard.SetMaxIDs(n)
+	}
 	w.activate(r)
 }

@@ -20,6 +20,7 @@ type route struct {
 	b      *Broker
 	id     uint64
 	shards atomic.Int32 // of the cache: as many share a page of a scan
+	maxIDs atomic.Int64 // that the shard may have: see boundIDs
 	// here is the local replica while requests go to it: it owns the shard, or
 	// nobody is known to, and it is likely to hear who does. It is all that the hot
 	// path looks at.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix"
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 )
 
@@ -43,28 +44,40 @@ func (b *Broker) sweep(ctx context.Context) {
 func (b *Broker) sweepShard(ctx context.Context, r *replica) (goOn bool) {
 	for more := true; more && r.owns.Load(); {
 		var keys [][]byte
+		var ids []record.IDKey
 		var err error
-		if keys, more, err = b.db.Expired(r.id, b.opts.Wall(), sweepKeys); err != nil {
+		if keys, ids, more, err = b.db.Expired(r.id, b.opts.Wall(), sweepKeys); err != nil {
 			b.opts.Fatal(err)
+			return false
+		}
+		if len(ids) > 0 && !b.sweepRequest(ctx, r, &shard.Request{Kind: shard.SweepIDs, IDs: ids}) {
 			return false
 		}
 		if len(keys) == 0 {
 			continue
 		}
 		request := &shard.Request{Kind: shard.Sweep, Batch: &felix.Batch{Ops: make([]felix.Op, len(keys)),
-			Replies: make([]felix.Reply, len(keys))}, Finished: newFinished(),
-			Deadline: b.mono() + b.opts.RequestTimeout}
+			Replies: make([]felix.Reply, len(keys))}}
 		for i, key := range keys {
 			// As a mutation: a lost answer is no refusal.
 			request.Batch.Ops[i] = felix.Op{Kind: felix.Delete, Key: key}
 			request.Positions = append(request.Positions, int32(i))
 		}
-		b.submit(r, request)
-		select {
-		case <-request.Finished:
-		case <-ctx.Done():
+		if !b.sweepRequest(ctx, r, request) {
 			return false
 		}
 	}
 	return ctx.Err() == nil
+}
+
+// sweepRequest has the owner delete what has expired, and says whether to go on.
+func (b *Broker) sweepRequest(ctx context.Context, r *replica, request *shard.Request) (goOn bool) {
+	request.Finished, request.Deadline = newFinished(), b.mono()+b.opts.RequestTimeout
+	b.submit(r, request)
+	select {
+	case <-request.Finished:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

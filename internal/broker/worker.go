@@ -473,7 +473,7 @@ func (w *worker) load(loads []shard.Load) {
 	first, bytes := 0, 0
 	for i, l := range loads {
 		results[i].load = l
-		if err := w.b.db.Load(l.Shard.ID(), l.Key, &results[i].cell); err != nil {
+		if err := w.b.read(l, &results[i].cell); err != nil {
 			w.b.opts.Fatal(fmt.Errorf("shard %d: a record cannot be read: %w", l.Shard.ID(), err))
 			return
 		}

@@ -123,7 +123,7 @@ func (e *evaluation) show(seen record.Has) {
 		r.Found, r.Int, r.ExpiresAtMillis, r.Version = felix.CounterRecord, c.Sum, c.CounterExpiry, c.CounterVer
 	case record.HasValue:
 		r.Found, r.ExpiresAtMillis, r.Version = felix.ValueRecord, c.ValueExpiry, c.ValueVer
-		if e.op.NoValue {
+		if e.op.NoValue || e.op.Once != nil {
 			r.Int = int64(len(c.Value))
 		} else {
 			r.Value = c.Value

@@ -57,7 +57,7 @@ func (s *service) Cache(ctx context.Context, scope felix.Scope) (felix.Cache, er
 	defer s.mu.Unlock()
 	c := s.caches[of]
 	if c == nil {
-		c = &cache{Cache: of, s: s, cells: map[string]record.Cell{}}
+		c = &cache{Cache: of, s: s, cells: map[string]record.Cell{}, ids: map[record.IDKey]record.Cell{}}
 		s.caches[of] = c
 	}
 	return c, nil
@@ -82,6 +82,7 @@ type cache struct {
 	felix.Cache
 	s       *service
 	cells   map[string]record.Cell
+	ids     map[record.IDKey]record.Cell
 	version uint64
 }
 
@@ -105,11 +106,47 @@ func (c *cache) Submit(b *felix.Batch) {
 		} else if b.Replies[i].Err = engine.Validate(&b.Ops[i]); b.Replies[i].Err != nil {
 			b.Replies[i].Int = 0
 		} else {
-			c.eval(&b.Ops[i], &b.Replies[i])
+			c.evalOnce(&b.Ops[i], &b.Replies[i])
 		}
 	}
 	c.s.mu.Unlock()
 	b.Done.OpsDone(b, part)
+}
+
+// evalOnce keeps what an operation with an id was answered, as a shard does.
+func (c *cache) evalOnce(op *felix.Op, r *felix.Reply) {
+	if op.Once == nil {
+		c.eval(op, r)
+		return
+	}
+	var d record.Digest
+	key, print := d.Key(op.Key, op.Once.ID), d.Fingerprint([]felix.Op{*op})
+	cell, most := c.ids[key], c.settings(c.s.t).MaxIDs
+	switch {
+	case cell.Value != nil && cell.ValueExpiry > c.s.now:
+		*r = felix.Reply{Err: felix.ErrIDReused}
+		if kept, err := record.OutcomeFingerprint(cell.Value); err != nil || kept == print {
+			replies := []felix.Reply{{}}
+			if err := record.ReadOutcome(cell.Value, replies); err != nil {
+				c.s.t.Error(err)
+			}
+			*r = replies[0]
+		}
+	case cell.Value == nil && int64(len(c.ids)) >= most:
+		*r = felix.Reply{Err: felix.Errorf(felix.ResourceExhausted, "%d ids", most)}
+	default:
+		c.eval(op, r)
+		retention := cmp.Or(op.Once.RetentionMillis, felix.DefaultIDRetention.Milliseconds())
+		c.ids[key] = record.Cell{Value: record.AppendOutcome(nil, print, []felix.Reply{*r}), ValueExpiry: c.s.now + retention}
+	}
+}
+
+func (c *cache) settings(t *testing.T) felix.CacheSettings {
+	info, err := c.s.Service.CacheInfo(context.Background(), c.Scope())
+	if err != nil {
+		t.Error(err)
+	}
+	return info.CacheSettings
 }
 
 // eval evaluates on a copy of the cell and checks what the engine promises
@@ -200,7 +237,7 @@ func (c *cache) Count(context.Context) (felix.RecordCount, error) {
 	for _, cell := range c.cells {
 		counts.Add(record.CountChange(0, cell.Has))
 	}
-	return felix.RecordCount(counts), nil
+	return felix.RecordCount{Counters: counts.Counters, Values: counts.Values, Keys: counts.Keys}, nil
 }
 
 func (c *cache) Clear(context.Context) error {
@@ -210,6 +247,7 @@ func (c *cache) Clear(context.Context) error {
 		return err
 	}
 	clear(c.cells)
+	clear(c.ids)
 	return nil
 }
 

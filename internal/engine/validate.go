@@ -19,11 +19,16 @@ func Validate(op *felix.Op) *felix.Error {
 	if op.TTL > felix.TTLAtIfNone {
 		return refuse("ttl mode %d is not known", op.TTL)
 	}
-	if op.Once != nil {
-		return refuse("idempotency ids are not known to this build")
-	}
 	if err := validateBounds(op); err != nil {
 		return err
+	}
+	if op.Once != nil {
+		if !op.Mutates() {
+			return refuse("only what may change something takes an idempotency id")
+		}
+		if err := ValidateOnce(op.Once); err != nil {
+			return err
+		}
 	}
 	switch op.Kind {
 	case felix.Add:
@@ -50,6 +55,18 @@ func Validate(op *felix.Op) *felix.Error {
 		return err
 	}
 	return validateExpireIf(op)
+}
+
+// ValidateOnce checks an idempotency id, of an operation or of a group of them.
+// The error is invalid_argument.
+func ValidateOnce(o *felix.Once) *felix.Error {
+	if n := len(o.ID); n < 1 || n > felix.MaxIDBytes {
+		return refuse("the idempotency id has %d bytes: it has 1 to %d", n, felix.MaxIDBytes)
+	}
+	if most := felix.MaxIDRetention.Milliseconds(); o.RetentionMillis < 0 || o.RetentionMillis > most {
+		return refuse("a retention of %d ms: an idempotency id is kept for 1 to %d ms", o.RetentionMillis, most)
+	}
+	return nil
 }
 
 func validateSet(op *felix.Op) *felix.Error {

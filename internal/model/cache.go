@@ -21,6 +21,8 @@ type cache struct {
 	counters map[string]rec
 	values   map[string]rec
 
+	ids map[string]outcome // by key and id
+
 	scans int // how many pages were read, see cutShort
 }
 
@@ -49,7 +51,7 @@ func (c *cache) Submit(b *felix.Batch) {
 		if c.deleted {
 			b.Replies[i] = felix.Reply{Err: notFound(c.scope)}
 		} else if g := groupOf(b, i); g == nil {
-			b.Replies[i] = c.eval(&b.Ops[i])
+			b.Replies[i] = c.evalOnce(&b.Ops[i])
 		} else if int(g.From) == i {
 			c.evalGroup(b, g)
 		}
@@ -160,7 +162,9 @@ func (c *cache) Clear(context.Context) error {
 	return nil
 }
 
-func (c *cache) clear() { c.counters, c.values = map[string]rec{}, map[string]rec{} }
+func (c *cache) clear() {
+	c.counters, c.values, c.ids = map[string]rec{}, map[string]rec{}, map[string]outcome{}
+}
 
 func (c *cache) info() felix.CacheInfo {
 	return felix.CacheInfo{

@@ -77,6 +77,12 @@ func complete(settings felix.CacheSettings) (felix.CacheSettings, error) {
 	if settings.Replication == 0 {
 		settings.Replication = 1
 	}
+	if settings.MaxIDs == 0 {
+		settings.MaxIDs = felix.DefaultMaxIDs
+	}
+	if err := checkMaxIDs(settings.MaxIDs); err != nil {
+		return settings, err
+	}
 	if settings.Shards < 1 || settings.Shards > felix.MaxShardsPerCache {
 		return settings, felix.Errorf(felix.InvalidArgument, "%d shards: a cache has 1 to %d", settings.Shards, felix.MaxShardsPerCache)
 	}
@@ -177,6 +183,21 @@ func (s *Service) SetReplication(_ context.Context, scope felix.Scope, replicati
 	}
 	c.settings.Replication = replication
 	return c.info(), warning(replication), nil
+}
+
+// SetMaxIDs implements felix.Service.
+func (s *Service) SetMaxIDs(_ context.Context, scope felix.Scope, maxIDs int64) (felix.CacheInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, err := s.find(scope)
+	if err != nil {
+		return felix.CacheInfo{}, err
+	}
+	if err := checkMaxIDs(maxIDs); err != nil {
+		return felix.CacheInfo{}, err
+	}
+	c.settings.MaxIDs = maxIDs
+	return c.info(), nil
 }
 
 // DeleteCache implements felix.Service.

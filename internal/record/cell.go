@@ -58,6 +58,7 @@ type Counts struct {
 	Counters int64
 	Values   int64
 	Keys     int64 // distinct keys
+	IDs      int64 // idempotency ids: none of the others, nor of a key
 }
 
 // Add adds a change.
@@ -65,6 +66,7 @@ func (c *Counts) Add(d Counts) {
 	c.Counters += d.Counters
 	c.Values += d.Values
 	c.Keys += d.Keys
+	c.IDs += d.IDs
 }
 
 // CountChange is what replacing a cell's records changes in the counts.
@@ -74,6 +76,12 @@ func CountChange(before, after Has) Counts {
 		Values:   bit(after, HasValue) - bit(before, HasValue),
 		Keys:     bit(after, HasCounter|HasValue) - bit(before, HasCounter|HasValue),
 	}
+}
+
+// IDChange is what replacing what there is of an id changes in the counts. Its
+// record is held in a cell as a value is.
+func IDChange(before, after Has) Counts {
+	return Counts{IDs: bit(after, HasValue) - bit(before, HasValue)}
 }
 
 func bit(h, mask Has) int64 {

@@ -15,10 +15,6 @@ type Chain struct {
 	Sum  uint64 // 0 for no entries
 }
 
-// appliedChained is what a Chain adds to the version of an Applied record: 2, since
-// 1 is for what else such a record may have or not have.
-const appliedChained = 2
-
 // appendChain is the stored form.
 func appendChain(b []byte, c Chain) []byte {
 	b = binary.AppendUvarint(b, c.Base)

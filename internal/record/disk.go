@@ -15,6 +15,8 @@ const (
 	AppliedClass Class = 'a'
 	// CounterClass is followed by the counter's key.
 	CounterClass Class = 'c'
+	// IDClass is followed by an IDKey.
+	IDClass Class = 'd'
 	// InstallingClass marks a shard whose snapshot is not whole; the key ends
 	// here. Nothing writes it any more: a snapshot is installed in one step.
 	InstallingClass Class = 'i'
@@ -59,7 +61,8 @@ func ParseExpiryKey(b []byte) (expiry int64, class Class, key []byte, err error)
 	}
 	b = b[StateKeyPrefixBytes:]
 	expiry, class, key = int64(binary.BigEndian.Uint64(b)), Class(b[8]), b[9:]
-	if expiry <= 0 || class != CounterClass && class != ValueClass {
+	if expiry <= 0 || class != CounterClass && class != ValueClass && class != IDClass ||
+		class == IDClass && len(key) != IDKeyBytes {
 		return 0, 0, nil, fmt.Errorf("%w: expiry index key of time %d, class %q", ErrCorrupt, expiry, class)
 	}
 	return expiry, class, key, nil
@@ -134,10 +137,21 @@ type Applied struct {
 	ConfState []byte // raftpb.ConfState, protobuf
 }
 
-// AppendApplied is the stored form: without a chain it is one that builds read
-// which know of none.
+// What an Applied record has beside what the first builds wrote: its format is
+// shardFormat and these. One that has none of it can be read by builds that know
+// none of it.
+const (
+	appliedIDs     = 1 // how many ids there are
+	appliedChained = 2 // a chain
+	appliedAll     = appliedIDs | appliedChained
+)
+
+// AppendApplied is the stored form.
 func AppendApplied(b []byte, a Applied) []byte {
 	format := byte(shardFormat)
+	if a.Counts.IDs != 0 {
+		format += appliedIDs
+	}
 	if a.Chain.Base != 0 {
 		format += appliedChained
 	}
@@ -149,6 +163,9 @@ func AppendApplied(b []byte, a Applied) []byte {
 	b = binary.AppendVarint(b, a.Counts.Counters)
 	b = binary.AppendVarint(b, a.Counts.Values)
 	b = binary.AppendVarint(b, a.Counts.Keys)
+	if a.Counts.IDs != 0 {
+		b = binary.AppendVarint(b, a.Counts.IDs)
+	}
 	if a.Chain.Base != 0 {
 		b = appendChain(b, a.Chain)
 	}
@@ -161,11 +178,15 @@ func ReadApplied(b []byte) (Applied, error) {
 	format := d.byte()
 	a := Applied{Index: d.uvarint(), Term: d.uvarint(), Ceiling: int64(d.uvarint()), Version: d.uvarint()}
 	a.Counts = Counts{Counters: d.varint(), Values: d.varint(), Keys: d.varint()}
-	chained := format == shardFormat+appliedChained
+	has := format - shardFormat
+	if has&appliedIDs != 0 {
+		a.Counts.IDs = d.varint()
+	}
+	chained := has&appliedChained != 0
 	if chained {
 		a.Chain = d.chain()
 	}
-	if d.bad || !chained && format != shardFormat || a.Ceiling < 0 {
+	if d.bad || has&^appliedAll != 0 || a.Ceiling < 0 {
 		return Applied{}, fmt.Errorf("%w: applied state of %d bytes, format %d", ErrCorrupt, len(b), format)
 	}
 	if err := a.Chain.check(a.Index); chained && err != nil {

@@ -33,11 +33,12 @@ func values() []Cell {
 func applieds() []Applied {
 	return []Applied{
 		{},
-		{Index: 7, Term: 2, Ceiling: 3, Counts: Counts{1, 2, 3}, ConfState: []byte("conf")},
+		{Index: 7, Term: 2, Ceiling: 3, Counts: Counts{1, 2, 3, 0}, ConfState: []byte("conf")},
 		{Index: math.MaxUint64, Term: math.MaxUint64, Ceiling: math.MaxInt64,
-			Counts: Counts{math.MaxInt64, math.MinInt64, -1}, ConfState: []byte{1, 0xff, 0}},
+			Counts: Counts{math.MaxInt64, math.MinInt64, -1, 7}, ConfState: []byte{1, 0xff, 0}},
 		{Index: 9, Term: 2, Chain: Chain{Base: 9}},
 		{Index: math.MaxUint64, Chain: Chain{Base: 300, Sum: math.MaxUint64 - 1}, ConfState: []byte{0}},
+		{Index: 8, Chain: Chain{Base: 3, Sum: 4}, Counts: Counts{0, 0, 0, 5}, ConfState: []byte{1}},
 	}
 }
 
@@ -124,7 +125,7 @@ func TestAppliedRoundTrip(t *testing.T) {
 // known of the chain; without one, it is what is written.
 func TestAppliedOfOlderBuilds(t *testing.T) {
 	old := []byte{1, 7, 2, 3, 4, 2, 4, 6, 'c'}
-	want := Applied{Index: 7, Term: 2, Ceiling: 3, Version: 4, Counts: Counts{1, 2, 3}, ConfState: []byte("c")}
+	want := Applied{Index: 7, Term: 2, Ceiling: 3, Version: 4, Counts: Counts{1, 2, 3, 0}, ConfState: []byte("c")}
 	if got, err := ReadApplied(old); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, error %v, want %+v", got, err, want)
 	}
@@ -201,6 +202,7 @@ func TestExpiryKeyRoundTrip(t *testing.T) {
 		"time 0":          AppendExpiryKey(nil, 9, 0, CounterClass, []byte("k")),
 		"a negative time": AppendExpiryKey(nil, 9, -5, CounterClass, []byte("k")),
 		"no record class": AppendExpiryKey(nil, 9, 5, AppliedClass, []byte("k")),
+		"a short id":      AppendExpiryKey(nil, 9, 5, IDClass, []byte("k")),
 		"no key":          AppendExpiryKey(nil, 9, 5, CounterClass, nil),
 	} {
 		_, _, _, err := ParseExpiryKey(b)
@@ -221,6 +223,7 @@ func TestKeyOrder(t *testing.T) {
 			AppendStateKey(nil, shard, CounterClass, []byte("a\x00")),
 			AppendStateKey(nil, shard, CounterClass, []byte("b")),
 			AppendStateKey(nil, shard, CounterClass, []byte("\xff\xff")),
+			AppendStateKey(nil, shard, IDClass, make([]byte, IDKeyBytes)),
 			AppendStateKey(nil, shard, InstallingClass, nil),
 			AppendStateKey(nil, shard, ReplicaClass, nil),
 			AppendStateKey(nil, shard, ValueClass, []byte("\x00")),
@@ -265,11 +268,11 @@ func TestCountChange(t *testing.T) {
 	size := func(h Has) Counts {
 		switch h {
 		case HasCounter:
-			return Counts{1, 0, 1}
+			return Counts{1, 0, 1, 0}
 		case HasValue:
-			return Counts{0, 1, 1}
+			return Counts{0, 1, 1, 0}
 		case HasCounter | HasValue:
-			return Counts{1, 1, 1}
+			return Counts{1, 1, 1, 0}
 		}
 		return Counts{}
 	}

@@ -6,8 +6,12 @@ import (
 	"fmt"
 )
 
-// EntryFormat is the first byte of every non-empty entry payload.
-const EntryFormat = 1
+// EntryFormat is the first byte of every non-empty entry payload, and
+// entryFormatIDs of one that changes how many ids there are.
+const (
+	EntryFormat    = 1
+	entryFormatIDs = 2
+)
 
 // WriteKind says what one write of an entry does. A process that meets a kind
 // it does not know stops: going on would make its state differ.
@@ -26,6 +30,10 @@ const (
 	// ClearShard removes every record of the shard, and makes its counts zero.
 	// It has no key and stands alone in its entry.
 	ClearShard
+	// PutID makes the record of an idempotency id; its key is an IDKey.
+	PutID
+	// DeleteID removes it.
+	DeleteID
 )
 
 // Header precedes the writes of an entry.
@@ -46,10 +54,10 @@ type Write struct {
 	Kind   WriteKind
 	Key    []byte
 	Sum    int64  // PutCounter
-	Value  []byte // PutValue
-	Expiry int64  // PutCounter, PutValue; Unix milliseconds, 0 means never
+	Value  []byte // PutValue; PutID: an Outcome
+	Expiry int64  // PutCounter, PutValue, PutID; Unix milliseconds, 0 means never
 	// Step, above the header's Base, is the record's version: how often the
-	// key had changed before in this entry. PutCounter, PutValue.
+	// key had changed before in this entry. PutCounter, PutValue, PutID.
 	Step uint64
 }
 
@@ -58,12 +66,20 @@ var ErrCorrupt = errors.New("corrupt record")
 
 // AppendHeader begins an entry payload.
 func AppendHeader(b []byte, h Header) []byte {
-	b = append(b, EntryFormat)
+	format := byte(EntryFormat)
+	if h.Change.IDs != 0 {
+		format = entryFormatIDs
+	}
+	b = append(b, format)
 	b = binary.AppendUvarint(b, uint64(h.Ceiling))
 	b = binary.AppendUvarint(b, h.Base)
 	b = binary.AppendVarint(b, h.Change.Counters)
 	b = binary.AppendVarint(b, h.Change.Values)
-	return binary.AppendVarint(b, h.Change.Keys)
+	b = binary.AppendVarint(b, h.Change.Keys)
+	if format == entryFormatIDs {
+		b = binary.AppendVarint(b, h.Change.IDs)
+	}
+	return b
 }
 
 // AppendPutCounter adds a PutCounter.
@@ -76,14 +92,23 @@ func AppendPutCounter(b, key []byte, sum, expiry int64, step uint64) []byte {
 
 // AppendPutValue adds a PutValue.
 func AppendPutValue(b, key, value []byte, expiry int64, step uint64) []byte {
-	b = appendKey(b, PutValue, key)
+	return appendPut(b, PutValue, key, value, expiry, step)
+}
+
+// AppendPutID adds a PutID; outcome is what AppendOutcome made.
+func AppendPutID(b, key, outcome []byte, expiry int64, step uint64) []byte {
+	return appendPut(b, PutID, key, outcome, expiry, step)
+}
+
+func appendPut(b []byte, kind WriteKind, key, value []byte, expiry int64, step uint64) []byte {
+	b = appendKey(b, kind, key)
 	b = binary.AppendUvarint(b, uint64(len(value)))
 	b = append(b, value...)
 	b = binary.AppendUvarint(b, uint64(expiry))
 	return binary.AppendUvarint(b, step)
 }
 
-// AppendDelete adds a DeleteCounter or DeleteValue.
+// AppendDelete adds a DeleteCounter, DeleteValue or DeleteID.
 func AppendDelete(b []byte, kind WriteKind, key []byte) []byte { return appendKey(b, kind, key) }
 
 // AppendClear adds a ClearShard.
@@ -108,8 +133,9 @@ func ReadEntry(payload []byte) (EntryReader, error) {
 	if len(payload) == 0 {
 		return r, nil
 	}
-	if payload[0] != EntryFormat {
-		return r, fmt.Errorf("%w: entry format %d, this build knows %d", ErrCorrupt, payload[0], EntryFormat)
+	format := payload[0]
+	if format != EntryFormat && format != entryFormatIDs {
+		return r, fmt.Errorf("%w: entry format %d, this build knows %d", ErrCorrupt, format, entryFormatIDs)
 	}
 	d := decoder{rest: payload[1:]}
 	r.Header.Ceiling = int64(d.uvarint())
@@ -117,6 +143,9 @@ func ReadEntry(payload []byte) (EntryReader, error) {
 	r.Header.Change.Counters = d.varint()
 	r.Header.Change.Values = d.varint()
 	r.Header.Change.Keys = d.varint()
+	if format == entryFormatIDs {
+		r.Header.Change.IDs = d.varint()
+	}
 	if d.bad || r.Header.Ceiling < 0 {
 		return r, fmt.Errorf("%w: entry header", ErrCorrupt)
 	}
@@ -142,16 +171,21 @@ func (r *EntryReader) Next(w *Write) error {
 		w.Sum = d.varint()
 		w.Expiry = int64(d.uvarint())
 		w.Step = d.uvarint()
-	case PutValue:
+	case PutValue, PutID:
 		w.Value = d.bytes()
 		w.Expiry = int64(d.uvarint())
 		w.Step = d.uvarint()
-	case DeleteCounter, DeleteValue, ClearShard:
+	case DeleteCounter, DeleteValue, ClearShard, DeleteID:
 	default:
 		return fmt.Errorf("%w: write kind %d is not known to this build", ErrCorrupt, w.Kind)
 	}
-	if d.bad || w.Expiry < 0 {
+	if isID := w.Kind == PutID || w.Kind == DeleteID; d.bad || w.Expiry < 0 || isID && len(w.Key) != IDKeyBytes {
 		return fmt.Errorf("%w: write of kind %d", ErrCorrupt, w.Kind)
+	}
+	if w.Kind == PutID {
+		if err := CheckOutcome(w.Value); err != nil {
+			return err
+		}
 	}
 	r.rest = d.rest
 	return nil

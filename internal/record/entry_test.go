@@ -20,6 +20,8 @@ func entryOf(h Header, writes ...Write) []byte {
 			b = AppendPutCounter(b, w.Key, w.Sum, w.Expiry, w.Step)
 		case PutValue:
 			b = AppendPutValue(b, w.Key, w.Value, w.Expiry, w.Step)
+		case PutID:
+			b = AppendPutID(b, w.Key, w.Value, w.Expiry, w.Step)
 		case ClearShard:
 			b = AppendClear(b)
 		default:
@@ -52,7 +54,7 @@ func entries() []struct {
 	writes []Write
 } {
 	long := []byte(strings.Repeat("k", felix.MaxKeyBytes))
-	extreme := Header{Ceiling: math.MaxInt64, Base: math.MaxUint64, Change: Counts{math.MaxInt64, math.MinInt64, -1}}
+	extreme := Header{Ceiling: math.MaxInt64, Base: math.MaxUint64, Change: Counts{math.MaxInt64, math.MinInt64, -1, 7}}
 	return []struct {
 		header Header
 		writes []Write
@@ -67,6 +69,8 @@ func entries() []struct {
 			{Kind: PutValue, Key: []byte("v"), Value: []byte{}},
 			{Kind: PutValue, Key: []byte("\xff\x00"), Value: []byte("\x01some\xffbytes"), Expiry: felix.MaxExpiryMillis, Step: 3},
 			{Kind: DeleteCounter, Key: []byte("\x01\x01")},
+			{Kind: PutID, Key: []byte("0123456789abcdef"), Value: someOutcome(), Expiry: 9, Step: 1},
+			{Kind: DeleteID, Key: []byte("fedcba9876543210")},
 			{Kind: DeleteValue, Key: []byte("x")},
 			{Kind: PutCounter, Key: []byte("k"), Sum: -1},
 		}},
@@ -124,13 +128,15 @@ func TestEntryRefused(t *testing.T) {
 	tooBig := bytes.Repeat([]byte{0xff}, 9)
 	for name, payload := range map[string][]byte{
 		"format 0":                   append([]byte{0}, header[1:]...),
-		"a newer format":             append([]byte{EntryFormat + 1}, header[1:]...),
+		"a newer format":             append([]byte{entryFormatIDs + 1}, header[1:]...),
 		"a negative ceiling":         append(append([]byte{EntryFormat}, append(tooBig, 1)...), 0, 0, 0, 0),
 		"a ceiling of 65 bits":       append(append([]byte{EntryFormat}, append(tooBig, 2)...), 0, 0, 0, 0),
 		"write kind 0":               with(0, 1, 'k'),
-		"an unknown write kind":      with(byte(ClearShard)+1, 1, 'k'),
+		"an unknown write kind":      with(byte(DeleteID)+1, 1, 'k'),
 		"write kind 255":             with(255, 1, 'k'),
 		"an empty key":               with(byte(DeleteCounter), 0),
+		"an id of 15 bytes":          with(append([]byte{byte(DeleteID), 15}, "0123456789abcde"...)...),
+		"an id without its outcome":  with(append([]byte{byte(PutID), 16}, "0123456789abcdef\x00\x01\x00"...)...),
 		"a key longer than the rest": with(byte(DeleteCounter), 2, 'k'),
 		"a key of 2^64-1 bytes":      append(with(byte(DeleteCounter)), append(bytes.Clone(tooBig), 1)...),
 		"a value longer than that":   with(byte(PutValue), 1, 'k', 5, 'v', 0),
@@ -140,8 +146,8 @@ func TestEntryRefused(t *testing.T) {
 			t.Errorf("%s: %+v, error %v, want that it is corrupt", name, writes, err)
 		}
 	}
-	_, _, err := decode(with(byte(ClearShard)+1, 1, 'k'))
-	if err == nil || !strings.Contains(err.Error(), "kind 6 is not known") {
+	_, _, err := decode(with(byte(DeleteID)+1, 1, 'k'))
+	if err == nil || !strings.Contains(err.Error(), "kind 8 is not known") {
 		t.Errorf("an unknown kind: %v, want its number in the message", err)
 	}
 }

@@ -60,7 +60,7 @@ func testCaches(t *testing.T, e *env) {
 
 func testCreate(t *testing.T, e *env) {
 	ctx, scope := within(t), e.scope()
-	settings := felix.CacheSettings{Shards: 3, Replication: 1, Consistency: felix.Leader}
+	settings := felix.CacheSettings{Shards: 3, Replication: 1, Consistency: felix.Leader, MaxIDs: 5}
 	info, created, warning, err := e.service.CreateCache(ctx, scope, settings)
 	if err != nil || !created || info.Scope != scope || info.CacheSettings != settings || info.CreatedAtMillis <= 0 {
 		t.Fatalf("create: %+v, created %v, error %v", info, created, err)

@@ -43,6 +43,7 @@ func Run(t *testing.T, newService func(t *testing.T) felix.Service) {
 		{"Counters", testCounters},
 		{"Bounds", testBounds},
 		{"Records", testRecords},
+		{"IDs", testIDs},
 		{"Redis", testRedis},
 		{"Illegal", testIllegal},
 		{"Versions", testVersions},

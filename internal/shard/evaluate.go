@@ -73,6 +73,10 @@ func (s *Shard) evaluateRequest(r *Request, out *Output) (through bool) {
 		if !whole {
 			return false
 		}
+	case SweepIDs:
+		if !s.sweepIDs(r, out) {
+			return true
+		}
 	case Scan:
 		r.NowMillis = s.Now()
 		r.dep = s.lastIndex
@@ -126,7 +130,8 @@ func (s *Shard) findAll(r *Request, out *Output) bool {
 	}
 	s.table.Warm(s.hashes)
 	for i, p := range rest {
-		key := r.Batch.Ops[p].Key
+		op := &r.Batch.Ops[p]
+		key, waits := op.Key, false
 		ref, presence := s.table.FindHashed(s.hashes[i], key)
 		grouped := r.next+i < front
 		switch presence {
@@ -137,13 +142,17 @@ func (s *Shard) findAll(r *Request, out *Output) bool {
 			if grouped {
 				waiter = r
 			}
-			s.load(ref, key, waiter, out)
+			s.load(ref, key, false, waiter, out)
+			waits = true
+		}
+		if op.Once != nil && s.loadsID(key, op.Once, waiter, out) {
+			waits = true
+		}
+		if waits {
 			waiter = nil
 			missing++
-		default:
-			if missing == 0 {
-				s.refs = append(s.refs, ref)
-			}
+		} else if missing == 0 {
+			s.refs = append(s.refs, ref)
 		}
 		if grouped {
 			s.groupRefs = append(s.groupRefs, ref)
@@ -182,6 +191,10 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 		ref, p := s.refs[done], r.Positions[r.next+done]
 		done++
 		op, reply := &r.Batch.Ops[p], &r.Batch.Replies[p]
+		if op.Once != nil && !s.beginOnce(r, op.Key, op.Once, r.Batch.Ops[p:p+1], r.Batch.Replies[p:p+1]) {
+			read = true
+			continue
+		}
 		if ref == 0 { // absent when looked up; an operation before may have made it
 			ref, _ = s.table.Find(op.Key)
 		}
@@ -200,6 +213,9 @@ func (s *Shard) evaluateOps(r *Request) (whole bool) {
 			if len(reply.Value) > smallValue && !s.roomFor(r, int64(len(reply.Value))) {
 				*reply, changed = felix.Reply{Err: errNoRoom}, false
 			}
+		}
+		if op.Once != nil && s.endOnce(r, op.Once, r.Batch.Replies[p:p+1]) && !changed {
+			continue // the refusal is a write
 		}
 		if !changed {
 			r.dep = max(r.dep, inflight) // all it saw must be committed (rules 4, 5)
@@ -305,8 +321,9 @@ func (s *Shard) propose(out *Output) bool {
 		s.clock.ceiling = e.ceiling
 		s.ceilingFrom = e.index
 	}
-	s.proposals = append(s.proposals, proposal{index: e.index, bytes: int64(len(data)), touched: e.touched, clear: e.clear, born: s.now.Mono})
+	s.proposals = append(s.proposals, proposal{index: e.index, bytes: int64(len(data)), touched: e.touched, ids: e.change.IDs, clear: e.clear, born: s.now.Mono})
 	s.inflight += int64(len(data))
+	s.ids.inflight += e.change.IDs
 	s.stats.Entries++
 	s.stats.EntryBytes += uint64(len(data))
 	return true

@@ -412,7 +412,7 @@ func (r *replica) install(a *Append) bool {
 func (r *replica) load() {
 	l := r.loads[0]
 	r.loads = r.loads[1:]
-	cell := r.db[string(l.Key)]
+	cell := r.db[dbKey(l.Key, l.ID)]
 	r.Loaded(l, &cell)
 	r.advance()
 }
@@ -548,8 +548,22 @@ func (r *replica) checkpoint() {
 			r.db[string(rec.Key)] = cell
 		}
 	}
+	for i := range p.IDs {
+		key := dbKey(p.IDs[i].Key, true)
+		if r.db[key] = p.IDs[i].Cell; !p.IDs[i].Cell.Exists() {
+			delete(r.db, key)
+		}
+	}
 	r.dbApplied = p.Applied
 	t.FinishSlice(capture, 1<<30)
+}
+
+// dbKey is where the replica's disk has a key, or an id.
+func dbKey(key []byte, id bool) string {
+	if id {
+		return "id/" + string(key)
+	}
+	return string(key)
 }
 
 // want fails the test unless the call is answered as said: a sum, or a code.

@@ -99,7 +99,7 @@ func (s *Shard) loseLeadership(out *Output) {
 	}
 	s.entry = entry{}
 	s.discard()
-	s.proposals, s.inflight = nil, 0
+	s.proposals, s.inflight, s.ids.inflight = nil, 0, 0
 	s.firstOwn = 0
 	s.fencePending, s.fenceWanted = false, false
 	s.handover, s.lease, s.leased = handover{}, lease{}, false
@@ -199,6 +199,7 @@ func (s *Shard) applied(index, term uint64) []store.Touch {
 	s.proposals[0] = proposal{}
 	s.proposals = s.proposals[1:]
 	s.inflight -= p.bytes
+	s.ids.inflight -= p.ids
 	return p.touched
 }
 

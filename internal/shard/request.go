@@ -33,6 +33,8 @@ const (
 	// LocalScan is Scan of what this replica has applied, whoever leads, up to
 	// Index. It is never Returned, and knows no expiry.
 	LocalScan
+	// SweepIDs deletes those of the records of IDs that have expired.
+	SweepIDs
 )
 
 // Request is a piece of work for one shard. Between Submit and Done it belongs
@@ -45,6 +47,7 @@ type Request struct {
 	// Deadline, as Now.Mono, is when to stop waiting.
 	Deadline time.Duration
 
+	IDs  []record.IDKey    // SweepIDs
 	Scan felix.ScanRequest // Scan: what to list; Limit bounds the overlay
 
 	// Err is the failure of all kinds but Ops and Sweep (which have theirs in
@@ -127,10 +130,10 @@ func (s *Shard) fail(r *Request, err *felix.Error, out *Output) {
 				*reply = felix.Reply{Err: err}
 			case reply.Err != nil && !r.Batch.Ops[p].Mutates():
 				// Its own error stands: a read cannot be made worse.
-			case reply.Applied && r.Batch.Ops[p].Mutates():
+			case reply.Applied && !reply.Replayed && r.Batch.Ops[p].Mutates():
 				*reply = felix.Reply{Err: errUnknown}
 			default:
-				// A read or a refusal that was not confirmed (rule 5).
+				// A read, a replayed reply or a refusal that was not confirmed (rule 5).
 				*reply = felix.Reply{Err: err}
 			}
 		}
@@ -218,7 +221,7 @@ func (s *Shard) release(out *Output) {
 		switch {
 		case !ready:
 			kept = append(kept, r)
-		case r.Kind == Ops || r.Kind == Sweep || r.Kind == Clear || r.Kind == Barrier:
+		case r.Kind == Ops || r.Kind == Sweep || r.Kind == Clear || r.Kind == Barrier || r.Kind == SweepIDs:
 			out.Done = append(out.Done, r)
 		case applied < r.dep:
 			kept = append(kept, r) // committed by others, not on our disk yet
@@ -246,7 +249,7 @@ func (s *Shard) look(r *Request, out *Output) {
 		// Looked at again, behind a new fence, once they are loaded.
 		for _, ref := range unloaded {
 			key := s.table.Key(ref)
-			s.load(s.table.MarkLoading(ref, key), key, r, out)
+			s.load(s.table.MarkLoading(ref, key), key, false, r, out)
 		}
 		return
 	}
@@ -274,14 +277,15 @@ func (s *Shard) tailIsFresh() bool {
 	return true
 }
 
-// load asks for a record and makes r wait for it, if it is not nil.
-func (s *Shard) load(ref store.Ref, key []byte, r *Request, out *Output) {
+// load asks for what there is under a key, or for the record of an id, and makes r
+// wait for it, if it is not nil.
+func (s *Shard) load(ref store.Ref, key []byte, id bool, r *Request, out *Output) {
 	l := s.loads[ref]
 	if l == nil {
 		l = &pendingLoad{}
 		s.loads[ref] = l
 		out.Loads = append(out.Loads, Load{Shard: s, Ref: ref, Generation: s.table.Generation(),
-			Key: append([]byte(nil), key...)})
+			Key: append([]byte(nil), key...), ID: id})
 	}
 	if r != nil {
 		r.loading++

@@ -113,6 +113,7 @@ type Load struct {
 	Ref        store.Ref
 	Generation uint64
 	Key        []byte
+	ID         bool // the record of an id, whose record.IDKey Key is
 }
 
 // proposal is an entry that this owner proposed and that is not applied yet.
@@ -120,6 +121,7 @@ type proposal struct {
 	index   uint64
 	bytes   int64         // of the payload
 	touched []store.Touch // of the payload's writes; nil for a ClearShard
+	ids     int64         // how many it makes more
 	clear   bool
 	born    time.Duration
 }
@@ -167,6 +169,7 @@ type Shard struct {
 	inflight  int64      // bytes of proposals
 	entry     entry      // being built; empty between steps
 	payload   []byte     // of the newest proposal; used again, since Raft copies it
+	ids       ids
 	refs      []store.Ref
 	hashes    []uint64        // scratch of findAll, as groupRefs
 	groupRefs []store.Ref     // of the group whose turn it is
@@ -226,7 +229,7 @@ func New(cfg Config) (*Shard, error) {
 		return nil, fmt.Errorf("shard %d: %w", cfg.ID, err)
 	}
 	s := &Shard{cfg: cfg, node: node, table: cfg.Table, lastIndex: last, commit: applied.Index,
-		loads: map[store.Ref]*pendingLoad{}, eligible: true, campaigns: true, silent: cfg.SilentTicks}
+		loads: map[store.Ref]*pendingLoad{}, eligible: true, campaigns: true, silent: cfg.SilentTicks, ids: ids{most: math.MaxInt64}}
 	s.term = node.BasicStatus().GetTerm()
 	if s.setConf(conf); s.alone {
 		// Nobody else can lead: do not wait for the election timeout.

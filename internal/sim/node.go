@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/felix-go/felix/internal/placement"
+	"github.com/felix-go/felix/internal/record"
 	"github.com/felix-go/felix/internal/shard"
 	"github.com/felix-go/felix/internal/store"
 )
@@ -238,6 +239,9 @@ func (r *replica) load(l shard.Load) {
 		return
 	}
 	cell := r.db.cells[string(l.Key)]
+	if l.ID {
+		cell = r.db.ids[record.IDKey(l.Key)]
+	}
 	r.node.after(r.node.w.between(0, time.Millisecond), func() {
 		if r.shard == l.Shard {
 			r.shard.Loaded(l, &cell)

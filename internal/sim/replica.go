@@ -19,6 +19,7 @@ import (
 // makes a new one.
 type state struct {
 	cells   map[string]record.Cell
+	ids     map[record.IDKey]record.Cell
 	applied record.Applied
 }
 
@@ -211,9 +212,19 @@ func (r *replica) truncate() {
 
 // with is the state after a checkpoint.
 func (s *state) with(p *store.Checkpoint) *state {
-	next := &state{cells: maps.Clone(s.cells), applied: p.Applied}
+	next := &state{cells: maps.Clone(s.cells), ids: maps.Clone(s.ids), applied: p.Applied}
 	if p.Clear || next.cells == nil {
 		next.cells = map[string]record.Cell{}
+	}
+	if p.Clear || next.ids == nil {
+		next.ids = map[record.IDKey]record.Cell{}
+	}
+	for i := range p.IDs {
+		if id := record.IDKey(p.IDs[i].Key); p.IDs[i].Cell.Exists() {
+			next.ids[id] = p.IDs[i].Cell
+		} else {
+			delete(next.ids, id)
+		}
 	}
 	for i := range p.Records {
 		rec := &p.Records[i]

@@ -25,6 +25,9 @@ type Checkpoint struct {
 	Replica *record.Replica
 	// Records are the changed keys, each once, in any order.
 	Records []CheckpointRecord
+	// IDs are the same of idempotency ids: their keys are record.IDKeys, and
+	// what a cell holds is a value.
+	IDs []CheckpointRecord
 }
 
 // CheckpointRecord is one key as it is to be on disk.
@@ -158,7 +161,7 @@ func (s *checkpointStats) add(parts []Checkpoint, w *sstWriter, took time.Durati
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range parts {
-		s.Records += uint64(len(parts[i].Records))
+		s.Records += uint64(len(parts[i].Records) + len(parts[i].IDs))
 	}
 	s.Checkpoints++
 	s.Files += uint64(len(w.paths))

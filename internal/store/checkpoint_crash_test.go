@@ -247,7 +247,7 @@ func TestReadErrorsAreFatal(t *testing.T) {
 	}{
 		{"load", func(db *DB) error { return db.Load(1, []byte("a"), new(record.Cell)) }},
 		{"applied", func(db *DB) error { _, _, err := db.Applied(1); return err }},
-		{"expired", func(db *DB) error { _, _, err := db.Expired(1, 100, 1); return err }},
+		{"expired", func(db *DB) error { _, _, _, err := db.Expired(1, 100, 1); return err }},
 		{"page", func(db *DB) error {
 			c, err := db.Cursor(1, nil, nil)
 			if err == nil {

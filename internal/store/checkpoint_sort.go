@@ -47,6 +47,25 @@ func sortRecords(records []CheckpointRecord) (sorted []sortedRecord, kinds recor
 	return sorted, kinds, nil
 }
 
+// keyOrder is records, and the order of their keys.
+type keyOrder struct {
+	records []CheckpointRecord
+	order   []sortedRecord
+}
+
+func (k keyOrder) key(rank uint32) []byte { return k.records[k.order[rank].index].Key }
+
+// sortIDs is the key order of records of ids.
+func sortIDs(ids []CheckpointRecord) (keyOrder, error) {
+	for i := range ids {
+		if n := len(ids[i].Key); n != record.IDKeyBytes {
+			return keyOrder{}, fmt.Errorf("an id has a key of %d bytes", n)
+		}
+	}
+	order, _, err := sortRecords(ids)
+	return keyOrder{ids, order}, err
+}
+
 func commonPrefix(records []CheckpointRecord) []byte {
 	prefix := records[0].Key
 	for i := 1; i < len(records) && len(prefix) > 0; i++ {

@@ -54,6 +54,11 @@ func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
 	if err != nil {
 		return fmt.Errorf("shard %d: %w", p.Shard, err)
 	}
+	ids, err := sortIDs(p.IDs)
+	if err != nil {
+		return fmt.Errorf("shard %d: %w", p.Shard, err)
+	}
+	list := keyOrder{p.Records, sorted}
 	if p.Clear {
 		if err := s.clear(p.Shard); err != nil {
 			return err
@@ -67,20 +72,25 @@ func (s *sstWriter) part(p *Checkpoint, checkpoint bool, stale [][]byte) error {
 	}
 	var hints []hint
 	for _, kind := range recordKinds {
-		if kind.class == record.ValueClass && p.Replica != nil { // its place in the order
-			if err := s.replica(p.Shard, *p.Replica); err != nil {
-				return err
+		if kind.class == record.ValueClass { // the place of what comes before it
+			if hints, err = s.records(p, ids, idKind, hints); err != nil {
+				return fmt.Errorf("shard %d: %w", p.Shard, err)
+			}
+			if p.Replica != nil {
+				if err := s.replica(p.Shard, *p.Replica); err != nil {
+					return err
+				}
 			}
 		}
 		if kinds&kind.has == 0 {
 			continue // a walk over all records costs a cache miss each
 		}
-		if hints, err = s.records(p, sorted, kind, hints); err != nil {
+		if hints, err = s.records(p, list, kind, hints); err != nil {
 			return fmt.Errorf("shard %d: %w", p.Shard, err)
 		}
 	}
 	sortHints(hints)
-	if err := s.hints(p, sorted, hints, stale); err != nil {
+	if err := s.hints(p.Shard, list, ids, hints, stale); err != nil {
 		return err
 	}
 	return s.endClear(s.clearEnd)
@@ -125,10 +135,13 @@ var recordKinds = [...]recordKind{
 	{record.HasValue, record.ValueClass, func(c *record.Cell) int64 { return c.ValueExpiry }, record.AppendValue},
 }
 
+// idKind is how the records of ids are written.
+var idKind = recordKind{record.HasValue, record.IDClass, recordKinds[1].expiry, record.AppendValue}
+
 // records writes the records of one kind and adds their hints.
-func (s *sstWriter) records(p *Checkpoint, sorted []sortedRecord, kind recordKind, hints []hint) ([]hint, error) {
-	for rank, item := range sorted {
-		r := &p.Records[item.index]
+func (s *sstWriter) records(p *Checkpoint, list keyOrder, kind recordKind, hints []hint) ([]hint, error) {
+	for rank, item := range list.order {
+		r := &list.records[item.index]
 		present := r.Cell.Has&kind.has != 0
 		if !present && (p.Clear || r.OnDisk&kind.has == 0) {
 			continue
@@ -157,14 +170,18 @@ func (s *sstWriter) records(p *Checkpoint, sorted []sortedRecord, kind recordKin
 
 // hints merges the hints to write with those to remove. One that is in both is
 // written: its record has just come to have that expiry again.
-func (s *sstWriter) hints(p *Checkpoint, sorted []sortedRecord, hints []hint, stale [][]byte) error {
+func (s *sstWriter) hints(shard uint64, list, ids keyOrder, hints []hint, stale [][]byte) error {
 	var next []byte
 	s.val = s.val[:0]
 	for len(hints) > 0 || len(stale) > 0 {
 		order := 1 // of next against stale[0]; above it when there is no next
 		if len(hints) > 0 {
 			h := hints[0]
-			next = record.AppendExpiryKey(next[:0], p.Shard, h.expiry, h.class, p.Records[sorted[h.rank].index].Key)
+			of := list
+			if h.class == record.IDClass {
+				of = ids
+			}
+			next = record.AppendExpiryKey(next[:0], shard, h.expiry, h.class, of.key(h.rank))
 			if order = -1; len(stale) > 0 {
 				order = bytes.Compare(next, stale[0])
 			}

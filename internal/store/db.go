@@ -286,6 +286,27 @@ func (db *DB) Load(shard uint64, key []byte, c *record.Cell) error {
 	return nil
 }
 
+// LoadID is Load of the record of an id, which c has as its value.
+func (db *DB) LoadID(shard uint64, id record.IDKey, c *record.Cell) error {
+	*c = record.Cell{}
+	if err := db.failure(); err != nil {
+		return err
+	}
+	it, err := db.kv.NewIter(&loadOptions)
+	if err != nil {
+		return db.fail("reading", err)
+	}
+	if it.SeekPrefixGE(record.AppendStateKey(make([]byte, 0, record.StateKeyPrefixBytes+record.IDKeyBytes), shard, record.IDClass, id[:])) {
+		if err = record.ReadValue(it.Value(), c); err == nil {
+			err = record.CheckOutcome(c.Value)
+		}
+	}
+	if closeErr := it.Close(); err != nil || closeErr != nil {
+		return db.fail("reading", errors.Join(err, closeErr))
+	}
+	return nil
+}
+
 // read finds a record and decodes it. An unreadable one is fatal.
 func (db *DB) read(key []byte, decode func([]byte) error) (found bool, err error) {
 	if err := db.failure(); err != nil {

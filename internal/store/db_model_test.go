@@ -344,7 +344,7 @@ func (w *world) sweep(t *testing.T, db *DB) {
 			var keys [][]byte
 			var err error
 			limit := 1 + w.rng.IntN(4)
-			if keys, more, err = db.Expired(shard, w.now, limit); err != nil || len(keys) > limit {
+			if keys, _, more, err = db.Expired(shard, w.now, limit); err != nil || len(keys) > limit {
 				t.Fatalf("Expired: %q, %v with limit %d", keys, err, limit)
 			}
 			for _, k := range keys {

@@ -111,23 +111,23 @@ func (s *sweeps) changed(parts []Checkpoint) {
 }
 
 // Expired tells keys whose counter or value on disk has expired at shard time
-// nowMillis: at most limit (at least 1), and whether to ask again at once for
-// more (there may be more even if keys is empty). A key of which both have
-// expired may come twice. The memory may hold something newer; the caller has
+// nowMillis, and expired ids: at most limit (at least 1) together, and whether to
+// ask again at once for more (there may be more even if there are none). A key of
+// which both have expired may come twice. The memory may hold something newer; the caller has
 // to look before it deletes.
 //
 // It costs as much as there is due: a key is told once until the shard's next
 // checkpoint, and again then or after a minute of shard time if it is still on
 // disk. Hints that no longer match their record are removed on the way, in the
 // shard's next checkpoint or, when they are many, at once.
-func (db *DB) Expired(shard uint64, nowMillis int64, limit int) (keys [][]byte, more bool, err error) {
+func (db *DB) Expired(shard uint64, nowMillis int64, limit int) (keys [][]byte, ids []record.IDKey, more bool, err error) {
 	from, generation, isNew := db.sweeps.begin(shard, nowMillis)
 	if isNew {
 		// Looked at after begin: a shard that is dropped meanwhile is forgotten
 		// here or by its drop.
 		if _, exists, err := db.Applied(shard); err != nil || !exists {
 			db.sweeps.forget(shard)
-			return nil, false, err
+			return nil, nil, false, err
 		}
 	}
 	end := firstHint(shard)
@@ -136,19 +136,19 @@ func (db *DB) Expired(shard uint64, nowMillis int64, limit int) (keys [][]byte, 
 		end = end[:len(end)-1] // without a class: above all hints of nowMillis, below all later ones
 	}
 	if bytes.Compare(from, end) >= 0 {
-		return nil, false, db.failure()
+		return nil, nil, false, db.failure()
 	}
 	p := pass{db: db, shard: shard, limit: max(limit, 1)}
 	resume, more, err := p.run(from, end)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, false, err
 	}
 	if db.sweeps.end(shard, generation, resume, p.stale) {
 		if err := db.removeStale(shard); err != nil {
-			return nil, false, err
+			return nil, nil, false, err
 		}
 	}
-	return p.keys, more, nil
+	return p.keys, p.ids, more, nil
 }
 
 // pass is one walk over due hints.
@@ -157,6 +157,7 @@ type pass struct {
 	shard uint64
 	limit int
 	keys  [][]byte
+	ids   []record.IDKey
 	stale [][]byte
 	key   []byte
 }
@@ -174,7 +175,7 @@ func (p *pass) run(from, end []byte) (resume []byte, more bool, err error) {
 	}
 	resume = end
 	for ok := it.First(); ok; ok = it.Next() {
-		if len(p.keys) >= p.limit || len(p.stale) >= staleBatch {
+		if len(p.keys)+len(p.ids) >= p.limit || len(p.stale) >= staleBatch {
 			resume, more = bytes.Clone(it.Key()), true
 			break
 		}
@@ -203,9 +204,12 @@ func (p *pass) visit(hintKey []byte, records *pebble.Iterator) error {
 	} else if err := records.Error(); err != nil {
 		return err // not a record that is gone
 	}
-	if matches {
+	switch {
+	case matches && class == record.IDClass:
+		p.ids = append(p.ids, record.IDKey(key))
+	case matches:
 		p.keys = append(p.keys, bytes.Clone(key))
-	} else {
+	default:
 		p.stale = append(p.stale, bytes.Clone(hintKey))
 	}
 	return nil

@@ -29,7 +29,7 @@ func mustWrite(t *testing.T, db *DB, shard uint64, records ...CheckpointRecord) 
 
 func expired(t *testing.T, db *DB, shard uint64, now int64, limit int) ([]string, bool) {
 	t.Helper()
-	keys, more, err := db.Expired(shard, now, limit)
+	keys, _, more, err := db.Expired(shard, now, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestSweepBesideCheckpoints(t *testing.T) {
 				return
 			default:
 			}
-			if _, _, err := db.Expired(1, now%150, 3); err != nil {
+			if _, _, _, err := db.Expired(1, now%150, 3); err != nil {
 				done <- err
 				return
 			}

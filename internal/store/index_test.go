@@ -113,23 +113,23 @@ func TestLookupOfCollidingKeys(t *testing.T) {
 	const hash = 0x123456789abcdef0
 	refs := map[string]Ref{}
 	for _, key := range []string{"a", "b", string(bytes.Repeat([]byte("long"), 20))} {
-		ref := table.insert([]byte(key))
+		ref := table.insert([]byte(key), 0)
 		table.index.add(hash, ref)
 		refs[key] = ref
 	}
 	for key, ref := range refs {
-		if got := table.lookup(hash, []byte(key)); got != ref {
+		if got := table.lookup(hash, []byte(key), 0); got != ref {
 			t.Errorf("key %q is found at %d, want %d", key, got, ref)
 		}
 	}
-	if got := table.lookup(hash, []byte("c")); got != 0 {
+	if got := table.lookup(hash, []byte("c"), 0); got != 0 {
 		t.Errorf("a key that is not there is found at %d", got)
 	}
 	table.index.remove(hash, refs["a"])
-	if got := table.lookup(hash, []byte("b")); got != refs["b"] {
+	if got := table.lookup(hash, []byte("b"), 0); got != refs["b"] {
 		t.Errorf("after its neighbour was removed, b is found at %d, want %d", got, refs["b"])
 	}
-	if got := table.lookup(hash, []byte("a")); got != 0 {
+	if got := table.lookup(hash, []byte("a"), 0); got != 0 {
 		t.Errorf("what was removed is found at %d", got)
 	}
 }

@@ -30,6 +30,7 @@ type Install struct {
 	hasReplica bool   // the replica record is written
 	counters   int64
 	values     int64
+	ids        int64
 	state      installState
 }
 
@@ -112,6 +113,9 @@ func (i *Install) check(key, value []byte) error {
 	case record.ValueClass:
 		i.values++
 		err = record.ReadValue(value[:min(len(value), valueHeaderBytes)], &c) // not the value itself: it would be copied
+	case record.IDClass:
+		i.ids++
+		err = checkID(user, value)
 	case record.ExpiryClass:
 		if _, _, user, err = record.ParseExpiryKey(i.w.key); err == nil && len(value) > 0 {
 			err = fmt.Errorf("an expiry hint has a value of %d bytes", len(value))
@@ -125,6 +129,18 @@ func (i *Install) check(key, value []byte) error {
 	return err
 }
 
+// checkID says what is wrong with the record of an id.
+func checkID(key, value []byte) error {
+	var c record.Cell
+	if len(key) != record.IDKeyBytes {
+		return fmt.Errorf("an id has a key of %d bytes", len(key))
+	}
+	if err := record.ReadValue(value, &c); err != nil {
+		return err
+	}
+	return record.CheckOutcome(c.Value)
+}
+
 // Finish ends the records: all that there are were added. What is left to
 // Commit is short. An error is as from Add.
 func (i *Install) Finish() error {
@@ -132,9 +148,9 @@ func (i *Install) Finish() error {
 	if i.state == installBad {
 		return i.refuse(errors.New("a record before was refused"))
 	}
-	if n := i.applied.Counts; n.Counters != i.counters || n.Values != i.values {
-		return i.refuse(fmt.Errorf("it has %d counters and %d values, and says that they are %d and %d",
-			i.counters, i.values, n.Counters, n.Values))
+	if n := i.applied.Counts; n.Counters != i.counters || n.Values != i.values || n.IDs != i.ids {
+		return i.refuse(fmt.Errorf("it has %d counters, %d values and %d ids, and says that they are %d, %d and %d",
+			i.counters, i.values, i.ids, n.Counters, n.Values, n.IDs))
 	}
 	if !i.hasReplica {
 		if err := i.addReplica(); err != nil {

@@ -203,9 +203,9 @@ func TestInstallRefusesNonsense(t *testing.T) {
 		"order of classes":   {[]streamed{good[1], good[0], good[2]}, "does not come after"},
 		"order of keys":      {[]streamed{{"ck", counter}, {"cj", counter}}, "does not come after"},
 		"key twice":          {[]streamed{good[0], good[1], good[2], good[2]}, "does not come after"},
-		"too few":            {good[:1], "1 counters and 0 values"},
-		"too many":           {[]streamed{good[0], {"ckk", counter}, good[1]}, "2 counters and 1 values"},
-		"nothing":            {nil, "0 counters and 0 values"},
+		"too few":            {good[:1], "1 counters, 0 values and 0 ids"},
+		"too many":           {[]streamed{good[0], {"ckk", counter}, good[1]}, "2 counters, 1 values and 0 ids"},
+		"nothing":            {nil, "0 counters, 0 values and 0 ids"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := vfs.NewMem()
@@ -264,7 +264,7 @@ func TestInstallForgetsStaleHints(t *testing.T) {
 	db := openMem(t, vfs.NewMem(), Options{})
 	mustWrite(t, db, 1, expiringCounter("k", 10))
 	mustWrite(t, db, 1, expiringCounter("k", 99))
-	if keys, _, err := db.Expired(1, 50, 10); err != nil || len(keys) > 0 { // finds the hint of time 10
+	if keys, _, _, err := db.Expired(1, 50, 10); err != nil || len(keys) > 0 { // finds the hint of time 10
 		t.Fatalf("%q, %v", keys, err)
 	}
 	s := &modelShard{applied: record.Applied{Index: 20, Term: 2, Counts: record.Counts{Counters: 1, Keys: 1}}, replica: record.Replica{RaftID: 2},
@@ -274,7 +274,7 @@ func TestInstallForgetsStaleHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustWrite(t, db, 1, expiringCounter("other", 1000))
-	if keys, _, err := db.Expired(1, 50, 10); err != nil || len(keys) != 1 {
+	if keys, _, _, err := db.Expired(1, 50, 10); err != nil || len(keys) != 1 {
 		t.Fatalf("the record does not expire: %q, %v", keys, err)
 	}
 	closeDB(t, db)

@@ -75,7 +75,7 @@ func (s *SnapshotReader) Next() (key, value []byte, ok bool, err error) {
 		key := s.it.Key()[record.StateKeyPrefixBytes-1:]
 		switch class := record.Class(key[0]); class {
 		case record.AppliedClass, record.InstallingClass, record.ReplicaClass:
-		case record.CounterClass, record.ValueClass, record.ExpiryClass:
+		case record.CounterClass, record.ValueClass, record.ExpiryClass, record.IDClass:
 			value, err := s.it.ValueAndErr()
 			if err != nil {
 				return nil, nil, false, s.db.fail("reading a snapshot", err)

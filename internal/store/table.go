@@ -66,6 +66,7 @@ const (
 	flagLongKey
 	flagLive   // the slot holds an entry
 	flagPinned // Table.pins has the entry
+	flagID     // the record of an idempotency id: see table_ids.go
 
 	flagHasAll   = flagHasCounter | flagHasValue
 	flagKnownAll = flagKnownCounter | flagKnownValue
@@ -218,6 +219,14 @@ func (t *Table) complete() bool {
 	return t.held.Counters == t.applied.Counts.Counters && t.held.Values == t.applied.Counts.Values
 }
 
+// completeFor is complete, of the kind of entries that id says.
+func (t *Table) completeFor(id flags) bool {
+	if id != 0 {
+		return t.held.IDs == t.applied.Counts.IDs
+	}
+	return t.complete()
+}
+
 func (t *Table) at(ref Ref) *entry {
 	return &t.chunks[ref>>chunkBits].entries[ref&(chunkSize-1)]
 }
@@ -236,8 +245,9 @@ func (e *entry) longSlot() uint32 {
 // Key is the entry's key; it is valid as long as the Ref.
 func (t *Table) Key(ref Ref) []byte { return t.keyOf(t.at(ref)) }
 
-// lookup finds the entry of a key, or 0.
-func (t *Table) lookup(hash uint64, key []byte) Ref {
+// lookup finds the entry of a key, or, where id is flagID, of an idempotency
+// id; or 0.
+func (t *Table) lookup(hash uint64, key []byte, id flags) Ref {
 	s := t.index.sub(hash)
 	if len(s.slots) == 0 {
 		return 0
@@ -251,7 +261,7 @@ func (t *Table) lookup(hash uint64, key []byte) Ref {
 		}
 		if slot>>32 == want {
 			ref := Ref(slot)
-			if bytes.Equal(t.keyOf(t.at(ref)), key) {
+			if e := t.at(ref); e.flags&flagID == id && bytes.Equal(t.keyOf(e), key) {
 				return ref
 			}
 		}
@@ -264,9 +274,13 @@ func (t *Table) Find(key []byte) (Ref, Presence) { return t.FindHashed(t.Hash(ke
 
 // FindHashed is Find of a key whose Hash is known.
 func (t *Table) FindHashed(hash uint64, key []byte) (Ref, Presence) {
-	ref := t.lookup(hash, key)
+	return t.find(hash, key, 0)
+}
+
+func (t *Table) find(hash uint64, key []byte, id flags) (Ref, Presence) {
+	ref := t.lookup(hash, key, id)
 	if ref == 0 {
-		if t.complete() {
+		if t.completeFor(id) {
 			return 0, Absent
 		}
 		return 0, Unloaded
@@ -276,7 +290,7 @@ func (t *Table) FindHashed(hash uint64, key []byte) (Ref, Presence) {
 	if e.flags&flagKnownAll == flagKnownAll {
 		return ref, Present
 	}
-	if t.complete() {
+	if t.completeFor(id) {
 		e.flags |= flagKnownAll
 		return ref, Present
 	}
@@ -290,7 +304,7 @@ func (t *Table) FindHashed(hash uint64, key []byte) (Ref, Presence) {
 // answered, possibly 0. Until Loaded, the entry stays.
 func (t *Table) MarkLoading(ref Ref, key []byte) Ref {
 	if ref == 0 {
-		ref = t.insert(key)
+		ref = t.insert(key, 0)
 	}
 	t.at(ref).flags |= flagLoading
 	return ref
@@ -315,20 +329,23 @@ func (t *Table) Loaded(ref Ref, generation uint64, c *record.Cell) {
 	if e.flags&flagKnownValue == 0 && c.Has&record.HasValue != 0 {
 		t.setValue(e, c.Value, c.ValueExpiry, c.ValueVer)
 		e.flags |= flagHasValue | flagDiskValue
-		t.held.Values++
+		t.holdValues(e, 1)
 	}
 	e.flags |= flagKnownAll
 }
 
 // insert makes an entry of which nothing is known; the caller knows there is
-// none for the key.
-func (t *Table) insert(key []byte) Ref {
+// none for the key. id is 0, or flagID.
+func (t *Table) insert(key []byte, id flags) Ref {
 	ref := t.allocate()
 	c := t.chunks[ref>>chunkBits]
 	c.live++
 	t.inserted++
 	e := &c.entries[ref&(chunkSize-1)]
-	*e = entry{keyLen: uint16(len(key)), flags: flagLive | flagUsed}
+	*e = entry{keyLen: uint16(len(key)), flags: flagLive | flagUsed | id}
+	if id != 0 {
+		e.flags |= flagKnownCounter // an id has none
+	}
 	if len(key) <= inlineKeyBytes {
 		copy(e.key[:], key)
 	} else {
@@ -413,7 +430,7 @@ func (t *Table) setHas(e *entry, has flags) {
 		t.held.Counters += sign(has & flagHasCounter)
 	}
 	if e.flags&flagHasValue != has&flagHasValue {
-		t.held.Values += sign(has & flagHasValue)
+		t.holdValues(e, sign(has&flagHasValue))
 	}
 	if has&flagHasCounter == 0 {
 		e.sum, e.expiry, e.version = 0, 0, 0
@@ -496,9 +513,13 @@ func (t *Table) Newest(ref Ref, c *record.Cell) (inflight, last uint64) {
 // an entry. first says that it is the first change of the key in that entry.
 func (t *Table) Stage(ref Ref, key []byte, c *record.Cell, index, version uint64) (_ Ref, first bool) {
 	if ref == 0 {
-		ref = t.insert(key)
+		ref = t.insert(key, 0)
 		t.at(ref).flags |= flagKnownAll
 	}
+	return t.stage(ref, c, index, version)
+}
+
+func (t *Table) stage(ref Ref, c *record.Cell, index, version uint64) (_ Ref, first bool) {
 	e := t.at(ref)
 	if e.flight == 0 {
 		e.flight = take(&t.freeFlight, &t.flights)
@@ -519,6 +540,9 @@ func (t *Table) Stage(ref Ref, key []byte, c *record.Cell, index, version uint64
 func (t *Table) AppendWrites(b []byte, ref Ref, base uint64) ([]byte, int) {
 	e := t.at(ref)
 	f := &t.flights[e.flight]
+	if e.flags&flagID != 0 {
+		return t.appendIDWrite(b, e, f, base), 1
+	}
 	key, c, writes := t.keyOf(e), &f.cell, 0
 	switch {
 	case c.Has&record.HasCounter != 0:

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"hash/maphash"
 
 	"github.com/felix-go/felix/internal/invariant"
 	"github.com/felix-go/felix/internal/record"
@@ -27,7 +26,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 	owned := touched != nil
 	// Counts change at the end, what is held with every write: in between the
 	// two say nothing about each other.
-	complete := t.complete()
+	complete := [...]bool{t.complete(), t.completeFor(flagID)}
 	var w record.Write
 	warm := 0 // of touched: how many are warm
 	for r.More() {
@@ -40,7 +39,7 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 		}
 		if w.Kind == record.ClearShard {
 			t.clear()
-			complete = true
+			complete[0], complete[1] = true, true
 			continue
 		}
 		ref := Ref(0)
@@ -53,10 +52,14 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 				touched = touched[1:]
 				warm--
 			}
-		} else if ref = t.lookup(maphash.Bytes(t.seed, w.Key), w.Key); ref == 0 {
-			ref = t.insert(w.Key)
+		} else {
+			ref = t.entryOf(&w)
 		}
-		t.applyWrite(ref, &w, r.Header.Base+w.Step, complete)
+		if isID(w.Kind) {
+			t.applyIDWrite(ref, &w, r.Header.Base+w.Step, complete[1])
+		} else {
+			t.applyWrite(ref, &w, r.Header.Base+w.Step, complete[0])
+		}
 		if e := t.at(ref); owned && e.flight != 0 && t.flights[e.flight].index == index &&
 			(len(touched) == 0 || touched[0].Ref != ref) {
 			t.freeFlightOf(e)
@@ -67,6 +70,19 @@ func (t *Table) Apply(index, term uint64, payload []byte, touched []Touch) error
 	t.advance(index, term, 0, payload)
 	t.tellDirty()
 	return nil
+}
+
+// entryOf finds or makes the entry of a write that was not staged here.
+func (t *Table) entryOf(w *record.Write) Ref {
+	id := flags(0)
+	if isID(w.Kind) {
+		id = flagID
+	}
+	ref := t.lookup(t.Hash(w.Key), w.Key, id)
+	if ref == 0 {
+		ref = t.insert(w.Key, id)
+	}
+	return ref
 }
 
 // SkipTo applies an entry that changes no record but the Raft configuration, to

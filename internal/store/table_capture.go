@@ -86,7 +86,13 @@ func (c *Capture) capture(t *Table, e *entry) {
 	from := len(c.arena)
 	c.arena = append(c.arena, key...)
 	r.Key = c.arena[from:len(c.arena):len(c.arena)]
-	c.Checkpoint.Records = append(c.Checkpoint.Records, r)
+	if e.flags&flagID != 0 {
+		before := cap(c.Checkpoint.IDs)
+		c.Checkpoint.IDs = append(c.Checkpoint.IDs, r)
+		t.hold(c, recordBytes*int64(cap(c.Checkpoint.IDs)-before))
+	} else {
+		c.Checkpoint.Records = append(c.Checkpoint.Records, r)
+	}
 	// What is about to be on disk: from now on a deletion needs a tombstone,
 	// and what is deleted by this checkpoint needs none.
 	e.flags = e.flags&^(flagDiskCounter|flagDiskValue) | flags(r.Cell.Has)<<4 | flagCaptured
@@ -112,7 +118,7 @@ func (t *Table) FinishSlice(c *Capture, n int) (whole bool) {
 	}
 	whole = c.next == len(c.entries)
 	if whole {
-		c.Checkpoint.Records = nil
+		c.Checkpoint.Records, c.Checkpoint.IDs = nil, nil
 		t.hold(c, -c.bytes)
 		t.checkpoint = nil
 	}

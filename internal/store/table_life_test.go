@@ -75,7 +75,7 @@ func (l *life) check() {
 	complete := table.complete()
 	for _, key := range l.keys {
 		want := l.applied[key]
-		ref := table.lookup(maphash.Bytes(table.seed, []byte(key)), []byte(key))
+		ref := table.lookup(maphash.Bytes(table.seed, []byte(key)), []byte(key), 0)
 		if ref == 0 {
 			if complete && want.Exists() {
 				l.t.Fatalf("the table says it is complete, but lacks %.20q: %+v", key, want)

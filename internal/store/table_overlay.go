@@ -17,13 +17,13 @@ import (
 func (t *Table) Overlay(prefix, after []byte, limit int) (items []OverlayItem, cut bool, unloaded []Ref) {
 	p := overlayPage{table: t, prefix: prefix, after: after, limit: max(limit, 1)}
 	current := flagDirty0 << t.parity
-	p.add(t.dirty, 0)
+	p.add(t.dirty, flagID)
 	if c := t.checkpoint; c != nil {
 		rest := c.entries
 		if c.written {
 			rest = rest[c.next:]
 		}
-		p.add(rest, current) // those that changed again are in t.dirty
+		p.add(rest, current|flagID) // those that changed again are in t.dirty
 	}
 	slices.SortFunc(p.heap, func(a, b overlayKey) int { return bytes.Compare(a.key, b.key) })
 	complete := t.complete()
