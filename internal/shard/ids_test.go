@@ -47,6 +47,8 @@ func TestRule5ARefusalWithAnIDIsRecorded(t *testing.T) {
 func TestRule5ADuplicateWaitsForTheFirst(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		c, a := led(t, n, felix.Quorum)
+		a.ops(addOnce("other", 1, "x")) // so that no ceiling is waited for
+		c.run()
 		for _, r := range c.nodes {
 			r.hold = true
 		}
