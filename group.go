@@ -16,7 +16,8 @@ type Group struct {
 	// group, whether before or after it, are Aborted, but illegal ones, which
 	// always say so.
 	AllOrNothing bool
-	// Once is the id of the whole group, or nil; its operations have none then.
+	// Once is the id of the whole group, or nil; its operations have none. No
+	// build evaluates it yet: such a group is refused as invalid_argument.
 	Once *Once
 }
 

@@ -24,7 +24,11 @@ func (c *cache) evalGroup(b *felix.Batch, g *felix.Group) {
 	homes, stopped, bytes := map[int]bool{}, false, 0
 	for i := range ops {
 		replies[i] = felix.Reply{}
-		if why := illegal(&ops[i]); why != "" {
+		why := illegal(&ops[i])
+		if g.Once != nil || ops[i].Once != nil {
+			why, stopped = "no ids in groups", true
+		}
+		if why != "" {
 			replies[i].Err = felix.Errorf(felix.InvalidArgument, "%s", why)
 			stopped = stopped || g.Stops(&ops[i], &replies[i])
 			continue

@@ -34,12 +34,31 @@ func testGroups(t *testing.T, e *env) {
 		return
 	}
 	t.Run("all or nothing", func(t *testing.T) { testAllOrNothing(t, e.cache(t)) })
+	t.Run("ids", func(t *testing.T) { testGroupIDs(t, e.cache(t)) })
 	t.Run("checks", func(t *testing.T) { testChecks(t, e.cache(t)) })
 	t.Run("as exec", func(t *testing.T) { testLenientGroup(t, e.cache(t)) })
 	t.Run("shards", func(t *testing.T) { testGroupShards(t, e.cacheWith(t, felix.CacheSettings{Shards: 4}), 4) })
 	t.Run("too large", func(t *testing.T) { testLargeGroup(t, e.cache(t)) })
 	t.Run("moment", func(t *testing.T) { testOneMoment(t, e.cache(t)) })
 	t.Run("many keys", func(t *testing.T) { testManyInGroup(t, e.cache(t)) })
+}
+
+// testGroupIDs: what would count a retry twice is refused, not overlooked.
+func testGroupIDs(t *testing.T, cache felix.Cache) {
+	once := &felix.Once{ID: []byte("id")}
+	own := add("{a}n", 1)
+	own.Once = once
+	for n, g := range []struct {
+		ops  []felix.Op
+		once *felix.Once
+	}{{[]felix.Op{add("{a}n", 1), add("{a}m", 1)}, once}, {[]felix.Op{add("{a}n", 1)}, once}, {[]felix.Op{own}, nil}, {[]felix.Op{own}, nil}} {
+		for i, r := range doGroups(t, cache, g.ops, []felix.Group{{To: int32(len(g.ops)), AllOrNothing: n%2 == 0, Once: g.once}}) {
+			if r.Err == nil || r.Err.Code != felix.InvalidArgument {
+				t.Errorf("operation %d of a group with an id: %+v", i, r)
+			}
+		}
+	}
+	checkReply(t, "get", one(t, cache, get("{a}n")), none)
 }
 
 // testAllOrNothing: whatever fails, nothing stays; a counter and a value change

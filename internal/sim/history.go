@@ -141,7 +141,7 @@ func (h *history) group(g *group, c *call) {
 	}
 	seen := map[string]bool{}
 	for i := range c.ops {
-		if key := string(c.ops[i].Key); seen[key] {
+		if seen[string(c.ops[i].Key)] {
 			return
 		}
 		seen[string(c.ops[i].Key)] = true
