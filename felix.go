@@ -181,6 +181,10 @@ type Cache interface {
 	// Clear deletes every counter and value, and forgets every idempotency id: as
 	// a cache that has just been made. It is atomic per shard.
 	Clear(ctx context.Context) error
+	// Watch begins to tell changes; the watch goes on until it is closed, not
+	// until ctx ends. Errors: invalid_argument, for a Resume too that is no token
+	// or of another watch; resource_exhausted beyond MaxWatchers; unavailable.
+	Watch(ctx context.Context, req WatchRequest) (Watcher, error)
 }
 
 // Batch is a group of operations for one cache, submitted in one call; the

@@ -143,6 +143,25 @@ const (
 	// it receives, at a time: each keeps disk, network and files busy.
 	MaxSnapshotStreams = 2
 
+	// MaxWatchers bounds the watches of a broker: each costs a queue and mostly a
+	// connection, of which there are no more.
+	MaxWatchers = 20_000
+	// MaxWatchQueueEvents and MaxWatchQueueBytes bound what waits for a watcher
+	// that does not take it: a burst of changes, or one value of the largest size
+	// with its key. Beyond them only the latest change of each key is kept.
+	MaxWatchQueueEvents = 1024
+	MaxWatchQueueBytes  = 2 << 20
+	// MaxWatchBrokerBytes bounds the same for all watchers of a broker.
+	MaxWatchBrokerBytes = 256 << 20
+	// MaxWatchTokenBytes bounds a resume token: three numbers of at most ten bytes
+	// for each shard of the largest cache, and what they belong to.
+	MaxWatchTokenBytes = MaxShardsPerCache*3*10 + 64
+	// WatchRetention is how long a broker goes on keeping log for the watchers of
+	// a shard after the last one has left, so that it can come back, and
+	// WatchRetentionBytes how much of it, for each shard that is watched.
+	WatchRetention      = time.Minute
+	WatchRetentionBytes = 4 << 20
+
 	// RequestTimeout is how long an operation waits by default for an owner
 	// or a majority before it is refused. It is a setting.
 	RequestTimeout = 5 * time.Second

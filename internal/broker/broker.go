@@ -173,6 +173,7 @@ type Broker struct {
 	pacer     pacer
 	traffic   traffic
 	inflight  atomic.Int64 // bytes of operations submitted and not answered
+	watches   watches
 
 	mu       sync.RWMutex // guards caches, replicas and routes
 	caches   map[felix.Scope]*cache
@@ -229,6 +230,7 @@ type replica struct {
 	savedAt time.Duration
 	// wantCheckpoint says that a snapshot is needed of what is applied.
 	wantCheckpoint bool
+	feed           *shardFeed               // tells those who watch the shard; nil: nobody does, or did lately
 	incoming       *incoming                // the snapshot that is on its way into it
 	heard          map[uint64]time.Duration // when the leader last knew that a replica, by Raft id, was there
 
@@ -251,7 +253,7 @@ func Open(ctx context.Context, o Options) (_ *Broker, err error) {
 	b := &Broker{opts: o, start: time.Now(), net: noPeers{}, router: newRouter(), resolver: newResolver(), rec: newReconciler(),
 		clock: newWallClock(o.Cluster.MaxClockOffset), watchWake: make(chan struct{}, 1), entered: make(chan struct{}, 1),
 		caches: map[felix.Scope]*cache{}, replicas: map[uint64]*replica{}, routes: map[uint64]*route{},
-		budget: &store.Budget{MaxBytes: o.RecordBytes}}
+		budget: &store.Budget{MaxBytes: o.RecordBytes}, watches: newWatches()}
 	fatal := o.Fatal
 	if o.Cluster.Reads == readsLease {
 		b.bootStart, _ = bootTime()
@@ -330,6 +332,7 @@ func (b *Broker) build() {
 func (b *Broker) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	b.running, b.stop = ctx, stop
+	context.AfterFunc(ctx, b.watches.stop)
 	for _, w := range b.workers {
 		go w.run()
 	}

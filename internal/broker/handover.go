@@ -126,6 +126,7 @@ func (b *Broker) HandOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	b.stopping.Store(true)
+	b.watches.stop() // they go on at another broker
 	b.spreadModes()
 	ticks := time.NewTicker(handOverPoll)
 	defer ticks.Stop()

@@ -3,11 +3,14 @@ package broker
 import (
 	"fmt"
 	"time"
+
+	"github.com/felix-go/felix"
 )
 
 // A log is dropped up to what the state store has flushed, but on a leader some
 // of it is kept for those replicas that will need it soon: sending them a
-// snapshot would cost more. How much is bounded, whatever they do.
+// snapshot would cost more. And some is kept, on any replica, for who watches.
+// How much is bounded, whatever they do.
 const (
 	// keepSilent is how long a replica may not be heard of and still have log
 	// kept for it: a restart takes less, and what is away for longer may stay
@@ -91,7 +94,11 @@ func (w *worker) lookAfter(r *replica) {
 
 // truncate drops the log that the state store covers and no follower needs.
 func (w *worker) truncate(r *replica) {
-	to := truncateTo(r.log, r.flushed.Index, r.followers(w.b.mono()), w.b.checkpoint.kept.Load())
+	kept := w.b.checkpoint.kept.Load()
+	to := truncateTo(r.log, r.flushed.Index, r.followers(w.b.mono()), kept)
+	if r.feed != nil && kept <= keepAllBytes {
+		to = retain(r.log, to, felix.WatchRetentionBytes)
+	}
 	if err := r.shard.Compact(to); err != nil {
 		w.b.opts.Fatal(fmt.Errorf("shard %d: its log cannot be truncated: %w", r.id, err))
 	}

@@ -356,6 +356,7 @@ func (w *worker) advance() {
 			r.shard.Confirm(w.b.now(), &w.out)
 		}
 		w.takeChanges(r)
+		w.feedApplied(r)
 		if r.incoming != nil {
 			w.holdBack(r, before)
 		}
@@ -506,6 +507,10 @@ func (w *worker) drop(r *replica, err *felix.Error) {
 	r.closed, r.why = true, err
 	r.owns.Store(false)
 	r.lead.Store(0)
+	if r.feed != nil {
+		r.feed.end(errFeedEnded)
+		r.feed = nil
+	}
 	if job := r.capture; job != nil {
 		r.capture = nil
 		job.abandon(r.shard.Table())

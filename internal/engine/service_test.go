@@ -41,6 +41,9 @@ type service struct {
 // Ungrouped implements servicetest.Ungrouped: a group is the shard's affair.
 func (s *service) Ungrouped() {}
 
+// Unwatched implements servicetest.Unwatched: the model would watch its own records.
+func (s *service) Unwatched() {}
+
 func (s *service) SetNow(unixMillis int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,6 +24,10 @@ type cache struct {
 	ids map[string]outcome // by key and id
 
 	scans int // how many pages were read, see cutShort
+
+	number  uint64        // which of the service's caches it is, ever
+	changes []change      // all there ever were
+	changed chan struct{} // closed, and another made, when there is news
 }
 
 // rec is one record.
@@ -51,9 +55,9 @@ func (c *cache) Submit(b *felix.Batch) {
 		if c.deleted {
 			b.Replies[i] = felix.Reply{Err: notFound(c.scope)}
 		} else if g := groupOf(b, i); g == nil {
-			b.Replies[i] = c.evalOnce(&b.Ops[i])
+			c.noting(b.Ops[i:i+1], func() { b.Replies[i] = c.evalOnce(&b.Ops[i]) })
 		} else if int(g.From) == i {
-			c.evalGroup(b, g)
+			c.noting(b.Ops[g.From:g.To], func() { c.evalGroup(b, g) })
 		}
 	}
 	c.s.mu.Unlock()
@@ -159,6 +163,7 @@ func (c *cache) Clear(context.Context) error {
 		return notFound(c.scope)
 	}
 	c.clear()
+	c.note(change{cleared: true})
 	return nil
 }
 

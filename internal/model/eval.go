@@ -42,9 +42,10 @@ func (c *cache) eval(op *felix.Op) felix.Reply {
 // dropExpired removes what has expired under the key, so that the rest of the
 // code need not think of it.
 func (c *cache) dropExpired(key string, now int64) {
-	for _, records := range []map[string]rec{c.counters, c.values} {
+	for view, records := range []map[string]rec{felix.ViewCounter: c.counters, felix.ViewValue: c.values} {
 		if r, ok := records[key]; ok && r.expiry != 0 && r.expiry <= now {
 			delete(records, key)
+			c.note(change{event: felix.WatchEvent{Kind: felix.WatchDelete, Key: []byte(key)}, view: felix.View(view)})
 		}
 	}
 }

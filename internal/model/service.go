@@ -22,6 +22,7 @@ type Service struct {
 	now     func() int64
 	caches  map[felix.Scope]*cache
 	version uint64 // of the last write in any cache; only grows
+	made    uint64 // caches, ever
 }
 
 var _ felix.Service = (*Service)(nil)
@@ -37,6 +38,9 @@ func (s *Service) SetClock(now func() int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = now
+	for _, c := range s.caches {
+		c.wake() // something may have expired
+	}
 }
 
 // SetNow stops the clock at this time, in Unix milliseconds.
@@ -63,7 +67,8 @@ func (s *Service) CreateCache(_ context.Context, scope felix.Scope, settings fel
 	if err := s.room(settings.Shards); err != nil {
 		return felix.CacheInfo{}, false, "", err
 	}
-	c := &cache{s: s, scope: scope, settings: settings, created: s.now()}
+	s.made++
+	c := &cache{s: s, scope: scope, settings: settings, created: s.now(), number: s.made, changed: make(chan struct{})}
 	c.clear()
 	s.caches[scope] = c
 	return c.info(), true, warning(settings.Replication), nil
@@ -209,6 +214,7 @@ func (s *Service) DeleteCache(_ context.Context, scope felix.Scope) error {
 		return err
 	}
 	c.deleted = true
+	c.wake()
 	delete(s.caches, scope)
 	return nil
 }

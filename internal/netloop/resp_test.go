@@ -314,3 +314,6 @@ func (noScan) Scan(context.Context, felix.ScanRequest) (felix.ScanPage, error) {
 }
 func (noScan) Count(context.Context) (felix.RecordCount, error) { return felix.RecordCount{}, nil }
 func (noScan) Clear(context.Context) error                      { return nil }
+func (noScan) Watch(context.Context, felix.WatchRequest) (felix.Watcher, error) {
+	return nil, felix.Errorf(felix.Unavailable, "nothing is watched here")
+}

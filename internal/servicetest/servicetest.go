@@ -54,6 +54,7 @@ func Run(t *testing.T, newService func(t *testing.T) felix.Service) {
 		{"CountAndClear", testCountAndClear},
 		{"Caches", testCaches},
 		{"Concurrency", testConcurrency},
+		{"Watch", testWatch},
 		{"Random", testRandom},
 	} {
 		t.Run(group.name, func(t *testing.T) {
