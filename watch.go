@@ -103,9 +103,10 @@ type WatchEvent struct {
 	// Version is that of the record that was put. It grows from event to event of
 	// a key, also over its deletes, which have none.
 	Version uint64
-	// Token is where WatchRequest.Resume goes on behind this event. It is nil
-	// before the first WatchSynced, and from a WatchReset to the next: a watch that
-	// ends there has to begin again. It has at most MaxWatchTokenBytes.
+	// Token is where WatchRequest.Resume goes on behind this event. While the
+	// state is told, and of a WatchReset, it is one with which a WatchReset and all
+	// of the state come: a part of it is of no use. It has at most
+	// MaxWatchTokenBytes.
 	Token []byte
 }
 

@@ -84,11 +84,13 @@ type Client struct {
 	// current is the index of the broker that answered last; a hint.
 	current atomic.Int32
 	own     *http.Transport // nil if the HTTPClient is the caller's
+	http    *http.Client    // sends everything
 }
 
 // broker is one address and its services.
 type broker struct {
 	address  string
+	base     string // of URLs: scheme and address
 	caches   felixv1connect.CacheServiceClient
 	counters felixv1connect.CounterServiceClient
 	values   felixv1connect.ValueServiceClient
@@ -111,6 +113,7 @@ func New(opts Options) (*Client, error) {
 	}
 	c := &Client{timeout: opts.Timeout}
 	sender := c.sender(opts.HTTPClient)
+	c.http = sender
 	for _, address := range addresses {
 		base, err := baseURL(address)
 		if err != nil {
@@ -122,6 +125,7 @@ func New(opts Options) (*Client, error) {
 		limit := connect.WithReadMaxBytes(maxAnswerBytes)
 		c.brokers = append(c.brokers, broker{
 			address:  base.Host,
+			base:     base.String(),
 			caches:   felixv1connect.NewCacheServiceClient(sender, base.String(), limit),
 			counters: felixv1connect.NewCounterServiceClient(sender, base.String(), limit),
 			values:   felixv1connect.NewValueServiceClient(sender, base.String(), limit),

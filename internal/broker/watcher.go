@@ -35,6 +35,9 @@ var (
 	errResume = felix.Errorf(felix.InvalidArgument, "the token to resume from is of another watch: begin without one")
 )
 
+// beginToken is of no cache, so that a resume begins again.
+var beginToken = (&feed.Token{}).Append(nil)
+
 // bookmarkEvery is after how long without an event the place that a watch is at is
 // told again: the log that an older one names may be gone by the time of a resume.
 const bookmarkEvery = 10 * time.Second
@@ -157,7 +160,7 @@ func (w *watcher) start() {
 // reset begins again, with the state.
 func (w *watcher) reset() {
 	w.state = true
-	w.out = append(w.out[:0], felix.WatchEvent{Kind: felix.WatchReset})
+	w.out = append(w.out[:0], felix.WatchEvent{Kind: felix.WatchReset, Token: beginToken})
 	w.start()
 }
 

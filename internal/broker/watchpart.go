@@ -99,7 +99,7 @@ func (p *watchPart) scan(ctx context.Context) (done bool, err error) {
 			continue
 		}
 		p.w.put(felix.WatchEvent{Kind: felix.WatchPut, Key: item.Key, Int: item.Int, Value: item.Value,
-			ExpiresAtMillis: item.ExpiresAtMillis, Version: item.Version})
+			ExpiresAtMillis: item.ExpiresAtMillis, Version: item.Version, Token: beginToken})
 	}
 	page := statePage{index: r.Index}
 	if r.Scanned.More && !exact {
@@ -167,6 +167,7 @@ func (p *watchPart) settle() (done bool, err error) {
 			return false, errLostLog
 		}
 		e := c.Event
+		e.Token = beginToken
 		p.w.put(e)
 	}
 	p.pending = nil

@@ -89,6 +89,7 @@ func (d *door) handler(opts Options) http.Handler {
 	if d.cluster != nil {
 		mount(felixv1connect.NewClusterServiceHandler(clusterService{d}, options))
 	}
+	mux.HandleFunc("GET "+watchPath, d.watch)
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", readyz(opts.Ready))
 	if opts.Metrics != nil {

@@ -125,13 +125,18 @@ func (c *cache) Watch(_ context.Context, req felix.WatchRequest) (felix.Watcher,
 	return w, nil
 }
 
+// beginToken is of no cache: those are counted from 1.
+var beginToken = make([]byte, 16)
+
 // begin tells the state, if it is to, and that changes follow.
 func (w *watcher) begin(state bool) {
 	if state {
 		w.c.sweep()
 		for _, key := range w.c.keys() {
 			if r := w.c.see(w.req.View, key); r.kind != felix.NoRecord && w.req.Wants([]byte(key)) {
-				w.out = append(w.out, put(key, r))
+				e := put(key, r)
+				e.Token = beginToken
+				w.out = append(w.out, e)
 			}
 		}
 		w.at = len(w.c.changes)
@@ -140,7 +145,7 @@ func (w *watcher) begin(state bool) {
 }
 
 func (w *watcher) reset() {
-	w.out = []felix.WatchEvent{{Kind: felix.WatchReset}}
+	w.out = []felix.WatchEvent{{Kind: felix.WatchReset, Token: beginToken}}
 	w.begin(true)
 }
 
