@@ -49,7 +49,7 @@ func summary(c felix.CacheInfo) string {
 func (a *app) cacheCommands() *cobra.Command {
 	return a.group(&cobra.Command{Use: "cache", Short: "Create, show, change and delete caches, and the values in them"},
 		a.cacheCreate(), a.cacheList(), a.cacheInfo(), a.cacheSet(), a.cacheRemove(),
-		a.valuePut(), a.valueGet(), a.valueDelete())
+		a.valuePut(), a.valueGet(), a.valueDelete(), a.valueWatch())
 }
 
 func (a *app) cacheCreate() *cobra.Command {

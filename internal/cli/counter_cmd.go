@@ -44,13 +44,13 @@ func (a *app) counterCommands() *cobra.Command {
 	encoding := textKeys
 	c := a.group(&cobra.Command{
 		Use:   "counter",
-		Short: "Add to, read, set, delete, list and sum up counters",
+		Short: "Add to, read, set, delete, list, sum up and watch counters",
 		Long: `Works on the counters of a cache. A key is any bytes. With --key-encoding text (the
 default) the argument is the key; escaped reads \n, \x1b, \" and \\ as Go does; hex
 and base64 are what they say. A key that would not print safely is shown in double
 quotes, escaped: give it back with --key-encoding escaped, quotes and all.`,
 	}, a.counterAdd(&encoding), a.counterGet(&encoding), a.counterSet(&encoding), a.counterDelete(&encoding), a.counterList(&encoding),
-		a.counterSum(&encoding))
+		a.counterSum(&encoding), a.watchCommand("counter", false, &encoding))
 	encoding.flag(c.PersistentFlags())
 	return c
 }

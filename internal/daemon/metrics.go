@@ -89,6 +89,8 @@ func (s *snapshot) Collect(out chan<- prometheus.Metric) {
 	counter("felix_forwarded_lost_total", "Of these, changes that were not answered.", b.Traffic.Lost)
 	counter("felix_snapshots_sent_total", "Snapshots of shards sent to other brokers.", b.Traffic.SnapshotsSent)
 	counter("felix_snapshots_received_total", "Snapshots of shards received from other brokers.", b.Traffic.SnapshotsReceived)
+	gauge("felix_watchers", "Watches that this broker serves.", s.broker.Watchers())
+	counter("felix_watch_skipped_total", "Changes left out of watches, which were told so: newer ones came before they were taken.", s.broker.SkippedChanges())
 	s.collectLinks(out)
 	n := s.resp.Stats()
 	gauge("felix_resp_connections", "Open Redis connections.", n.Connections)

@@ -42,11 +42,15 @@ func Read(index uint64, payload []byte, want func(view felix.View, key []byte) b
 		if err := r.Next(&w); err != nil {
 			return err
 		}
-		view := viewOf(w.Kind)
-		if w.Kind != record.ClearShard && !want(view, w.Key) {
-			continue
+		switch view := viewOf(w.Kind); w.Kind {
+		case record.ClearShard:
+			take(change(index, n, view, &w, r.Header.Base))
+		case record.PutCounter, record.PutValue, record.DeleteCounter, record.DeleteValue:
+			if want(view, w.Key) {
+				take(change(index, n, view, &w, r.Header.Base))
+			}
+		default: // of idempotency ids: nobody watches those
 		}
-		take(change(index, n, view, &w, r.Header.Base))
 	}
 	return nil
 }

@@ -169,6 +169,11 @@ func testWatchInitial(t *testing.T, e *env) {
 	}
 	ops = append(ops, add("other", 1), set("p0001", "v", inValues), add("gone", 1), del("gone"), del("p0007"))
 	replies := do(t, cache, ops...)
+	for i := range replies {
+		if replies[i].Err != nil {
+			t.Fatalf("%s: %v", describe(&ops[i]), replies[i].Err)
+		}
+	}
 	w := watch(t, cache, felix.WatchRequest{Prefix: []byte("p"), Initial: true})
 	got := state(t, w)
 	for n := range keys {
@@ -339,7 +344,7 @@ func testWatchSlow(t *testing.T, e *env) {
 	// The first one is taken, so that the watch listens.
 	one(t, cache, set(keys[0], "0", inValues))
 	nextChange(t, w)
-	const changes = 3 * felix.MaxWatchQueueBytes / (100 << 10)
+	const changes = felix.MaxWatchQueueBytes * 5 / 4 / (100 << 10)
 	for n := range changes {
 		number := fmt.Sprintf("%d ", n)
 		one(t, cache, set(keys[n%2], number+strings.Repeat("x", 100<<10), inValues))
