@@ -12,8 +12,8 @@ import (
 	"github.com/felix-go/felix/internal/feed"
 )
 
-// watched is a broker with a cache of one shard, and a watch of all its counters.
-func watched(t *testing.T) (*testBroker, felix.Cache, felix.Watcher, felix.WatchEvent) {
+// watchedCache is a broker with a cache of one shard, and a watch of all its counters.
+func watchedCache(t *testing.T) (*testBroker, felix.Cache, felix.Watcher, felix.WatchEvent) {
 	t.Helper()
 	b := openTest(t, vfs.NewMem(), nil)
 	scope := felix.Scope{Tenant: "default", Namespace: "default", Cache: "w"}
@@ -56,7 +56,7 @@ func addTo(t *testing.T, c felix.Cache, key string) {
 // finds its place after a checkpoint, and not beyond its bound; below that a resume
 // is a reset.
 func TestWatchRetention(t *testing.T) {
-	b, c, w, synced := watched(t)
+	b, c, w, synced := watchedCache(t)
 	addTo(t, c, "k")
 	event(t, w)
 	w.Close()
@@ -114,7 +114,7 @@ func TestRetain(t *testing.T) {
 // TestWatchManyKeysReadsOn: a slow watcher of more keys than its queue holds reads
 // on in the log, and misses nothing.
 func TestWatchManyKeysReadsOn(t *testing.T) {
-	b, c, w, _ := watched(t)
+	b, c, w, _ := watchedCache(t)
 	addTo(t, c, "first")
 	event(t, w)
 	const keys = 3 * felix.MaxWatchQueueEvents
@@ -140,7 +140,7 @@ func TestWatchManyKeysReadsOn(t *testing.T) {
 // TestWatchEnds: what watches hold is freed, they end when the broker hands over,
 // and there are not more than allowed.
 func TestWatchEnds(t *testing.T) {
-	b, c, w, _ := watched(t)
+	b, c, w, _ := watchedCache(t)
 	if n := b.Watchers(); n != 1 {
 		t.Errorf("%d watchers, want 1", n)
 	}
@@ -163,7 +163,7 @@ func TestWatchEnds(t *testing.T) {
 // TestWatchForgedTokens: a place that there is not yet is a reset, not a watch that
 // is silent for ever.
 func TestWatchForgedTokens(t *testing.T) {
-	_, c, _, synced := watched(t)
+	_, c, _, synced := watchedCache(t)
 	token, err := feed.ReadToken(synced.Token)
 	if err != nil {
 		t.Fatal(err)
