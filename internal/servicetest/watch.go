@@ -21,7 +21,7 @@ type Unwatched interface {
 
 func testWatch(t *testing.T, e *env) {
 	if _, is := e.service.(Unwatched); is {
-		t.Skip("this service has no Watch")
+		return
 	}
 	for _, test := range []struct {
 		name string
