@@ -71,8 +71,9 @@ func TestRead(t *testing.T) {
 	b = record.AppendPutCounter(b, []byte("other"), 7, 0, 0)
 	b = record.AppendPutValue(b, []byte("a"), []byte("v"), 0, 1)
 	b = record.AppendDelete(b, record.DeleteValue, []byte("a"))
+	b = record.AppendDelete(b, record.DeleteID, make([]byte, record.IDKeyBytes)) // no record that is watched
 	var got []*Change
-	err := Read(5, b, func(_ felix.View, key []byte) bool { return string(key) == "a" }, func(c *Change) { got = append(got, c) })
+	err := Read(5, b, func(_ felix.View, key []byte) bool { return string(key) != "other" }, func(c *Change) { got = append(got, c) })
 	clear(b) // what was taken is a copy
 	want := []*Change{
 		{Index: 5, Write: 0, Event: felix.WatchEvent{Kind: felix.WatchPut, Key: []byte("a"), Int: 7, ExpiresAtMillis: 9, Version: 102}},
