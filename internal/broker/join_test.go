@@ -267,7 +267,7 @@ func TestJoinRefused(t *testing.T) {
 	}
 	refused(func(j *peer.JoinRequest) { j.StoreID = "b" }, peer.ReasonStore, "run `felixctl node rm 4` and join under a new id")
 	refused(func(j *peer.JoinRequest) { j.Node = 5 }, peer.ReasonStore, "the data directory of node 5 is that of node 4")
-	refused(func(j *peer.JoinRequest) { j.Features = nil }, peer.ReasonFeature, "finalized lease_free_reads")
+	refused(func(j *peer.JoinRequest) { j.Features = nil }, peer.ReasonFeature, "the cluster has finalized idempotency_ids")
 	for _, change := range []func(*peer.JoinRequest){
 		func(j *peer.JoinRequest) { j.Node = 0 }, func(j *peer.JoinRequest) { j.Node = maxNodeID + 1 },
 		func(j *peer.JoinRequest) { j.StoreID = "" }, func(j *peer.JoinRequest) { j.PeerAddr = "[::]:7381" }} {
