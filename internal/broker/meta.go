@@ -361,12 +361,30 @@ func (v *view) load() placement.Load {
 	return placement.LoadOf(all)
 }
 
+// awaitCount waits until every shard of a cache has answered. The first owners of
+// a new shard may change while they do, of which a count is told at once.
+func (b *Broker) awaitCount(ctx context.Context, c *cache) error {
+	ctx, cancel := context.WithTimeout(ctx, b.opts.RequestTimeout)
+	defer cancel()
+	for attempts := 1; ; attempts++ {
+		_, err := c.Count(ctx)
+		if err == nil || felix.AsError(err).Code != felix.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause(attempts)):
+		}
+	}
+}
+
 // awaitShards waits until every shard of a new cache answers, and all brokers know
 // it. If that takes too long, the cache is there all the same.
 func (b *Broker) awaitShards(ctx context.Context, c *cache) error {
 	err := b.metaChanged(ctx)
 	if err == nil {
-		_, err = c.Count(ctx)
+		err = b.awaitCount(ctx, c)
 	}
 	if err != nil {
 		return felix.Errorf(felix.OutcomeUnknown, "cache %s was made, but not all of its shards serve yet: %v", c.scope, err)
