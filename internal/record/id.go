@@ -223,7 +223,9 @@ func (d *decoder) reply(r *felix.Reply) {
 		r.Int, r.Delta = d.varint(), d.varint()
 	}
 	if fields&replyExpiry != 0 {
-		r.ExpiresAtMillis, r.NowMillis = d.varint(), d.varint()
+		if r.ExpiresAtMillis, r.NowMillis = d.varint(), d.varint(); r.ExpiresAtMillis == 0 {
+			d.fail() // nobody writes a time to compare nothing with
+		}
 	}
 	if fields&replyVersion != 0 {
 		r.Version = d.uvarint()
