@@ -364,8 +364,11 @@ func (v *view) load() placement.Load {
 // awaitCount waits until every shard of a cache has answered. The first owners of
 // a new shard may change while they do, of which a count is told at once.
 func (b *Broker) awaitCount(ctx context.Context, c *cache) error {
-	ctx, cancel := context.WithTimeout(ctx, b.opts.RequestTimeout)
-	defer cancel()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.opts.RequestTimeout)
+		defer cancel()
+	}
 	for attempts := 1; ; attempts++ {
 		_, err := c.Count(ctx)
 		if err == nil || felix.AsError(err).Code != felix.Unavailable || ctx.Err() != nil {
